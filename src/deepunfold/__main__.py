@@ -1,0 +1,5 @@
+"""``python -m deepunfold``."""
+
+from deepunfold.cli import main
+
+main()
