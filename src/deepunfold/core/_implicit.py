@@ -76,7 +76,7 @@ class Implicit:
         """The last step, with the gradient on its result solved for before it goes on."""
         new = detached(steps, x, state)
         with torch.no_grad():
-            forward = float(relative(*change(state, new)).max())
+            forward = float(relative(*change(state, new, _tree.shares_batch(new))).max())
         self.report = Report(forward)
         if not forward <= self.tolerance:
             warnings.warn(
@@ -86,8 +86,8 @@ class Implicit:
                 stacklevel=2,
             )
         leaves, rebuild = _tree.flatten(new)
-        moving = [i for i, leaf in enumerate(leaves) if _tree.is_continuous(leaf) and leaf.requires_grad]
-        if not moving:
+        moving = [i for i, leaf in enumerate(leaves) if _tree.is_continuous(leaf)]
+        if not any(leaves[i].requires_grad for i in moving):
             return new
         adjoint = _Adjoint(self, steps[-1], _tree.detach(x), _tree.detach(new), moving)
         attach: Any = _FixedPoint.apply
@@ -131,19 +131,23 @@ class _Adjoint:
             for i, leaf in zip(self.moving, inputs, strict=True):
                 leaves[i] = leaf
             after = _tree.leaves(self.step(self.x, rebuild(leaves)))
-        outputs = [after[i] for i in self.moving]
+        # A variable whose update does not depend on the state has no part in J.
+        dependent = [place for place, i in enumerate(self.moving) if after[i].requires_grad]
+        outputs = [after[self.moving[place]] for place in dependent]
 
         def transposed(vector: Tensor) -> Tensor:
+            if not outputs:
+                return torch.zeros_like(vector)
             parts = _split(vector, inputs)
-            return _join(torch.autograd.grad(outputs, inputs, parts, retain_graph=True, materialize_grads=True))
+            given = [parts[place] for place in dependent]
+            return _join(torch.autograd.grad(outputs, inputs, given, retain_graph=True, materialize_grads=True))
 
         return _split(self.mode.solve(transposed, _join(gradients)), inputs)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
     """Tensors side by side as one real matrix with a row per sample (or one row, where they share no batch)."""
-    sizes = {part.shape[0] for part in parts}
-    rows = sizes.pop() if len(sizes) == 1 else 1
+    rows = parts[0].shape[0] if _tree.shares_batch(list(parts)) else 1
     reals = [torch.view_as_real(part) if part.is_complex() else part for part in parts]
     return torch.cat([real.reshape(rows, -1) for real in reals], dim=1)
 

@@ -95,9 +95,9 @@ def iterate(
         algorithm: as for `unfold`; also ``net.layers[0]`` of a tied network.
         x: the input, with the batch as the leading dimension of its tensors. Tensors of another leading dimension than
             the first one's are taken to be shared by all samples.
-        until: converged when ||phi^k - phi^{k-1}|| <= until * ||phi^k||; or a function of an `Event` that says so per
-            active sample; or None to take all the steps. An algorithm may define ``residual(x, old, new)``, of shape
-            (batch,), in place of that relative change.
+        until: converged when ||phi^k - phi^{k-1}|| <= until * max(||phi^k||, ||phi^{k-1}||); or a function of an
+            `Event` that says so per active sample; or None to take all the steps. An algorithm may define
+            ``residual(x, old, new)``, of shape (batch,), in place of that relative change.
         max_steps: the most steps that are taken.
         state: a state to start from instead of ``init(x)``, such as that of an earlier result.
         callback: called with an `Event` after each step; a result that is true stops the run.
@@ -171,8 +171,7 @@ class _Run:
 
     def _measure(self, x: Any, old: State, new: State) -> tuple[Tensor, Tensor]:
         """How far each active sample moved, and its residual."""
-        old_rows, new_rows = (old, new) if self.batched else (_as_one(old), _as_one(new))
-        moved, size = change(old_rows, new_rows)
+        moved, size = change(old, new, self.batched)
         own = getattr(self.algorithm, "residual", None)
         return moved, relative(moved, size) if own is None else own(x, old, new).reshape(moved.shape)
 
@@ -222,10 +221,6 @@ def _where_rows(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     if chosen.numel() == 1:
         return yes
     return torch.where(chosen.reshape(-1, *[1] * (no.dim() - 1)), yes, no)
-
-
-def _as_one(state: State) -> State:
-    return _tree.map_tensors(lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf, state)
 
 
 def _check_batch(state: State, size: int) -> None:

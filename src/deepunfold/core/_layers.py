@@ -28,7 +28,7 @@ def build_layers(
     for k, source in enumerate(sources):
         memo: dict[int, object] = {}
         for buffer in source.buffers():
-            memo[id(buffer)] = buffers.setdefault(id(buffer), buffer.detach().clone())
+            memo[id(buffer)] = buffers.setdefault(id(buffer), _own(buffer))
         for name, parameter in source.named_parameters():
             slot = table[k][public_name(name)]
             group = (kinds[k], name, slot.label, slot.trained)
@@ -39,7 +39,7 @@ def build_layers(
                 identity = (id(parameter), slot.label, slot.trained)
                 if identity not in shared:
                     trained = slot.trained and learnable(k, public_name(name), parameter)
-                    shared[identity] = nn.Parameter(parameter.detach().clone(), requires_grad=trained)
+                    shared[identity] = nn.Parameter(_own(parameter), requires_grad=trained)
                 made[group] = shared[identity]
             memo[id(parameter)] = made[group]
         signature = (kinds[k], *(id(memo[id(p)]) for p in source.parameters()))
@@ -47,6 +47,11 @@ def build_layers(
             modules[signature] = copy.deepcopy(source, memo)
         layers.append(modules[signature])
     return layers
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A copy that is contiguous, as it would be when it comes out of a file: products then round alike."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _check_equal(kept: Tensor, other: Tensor, name: str, k: int) -> None:

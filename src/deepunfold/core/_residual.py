@@ -7,23 +7,22 @@ from deepunfold.core import _tree
 from deepunfold.core._tree import State
 
 
-def change(old: State, new: State) -> tuple[Tensor, Tensor]:
-    """The norms of the step and of the new state over all its tensors, each of shape (batch,).
+def change(old: State, new: State, batched: bool) -> tuple[Tensor, Tensor]:
+    """The length of a step, and the larger of the two states' norms, over all their tensors: each of shape (batch,).
 
-    Counters (tensors without dimensions) take no part. A state that is not finite gives a norm that is not finite.
+    Counters (tensors without dimensions) take no part. A state that is not finite gives numbers that are not finite.
     """
-    steps, sizes = [], []
-    for before, after in zip(_tree.rows_of(old), _tree.rows_of(new), strict=True):
-        steps.append(torch.linalg.vector_norm(after - before, dim=1))
-        sizes.append(torch.linalg.vector_norm(after, dim=1))
-    return _root_of_squares(steps), _root_of_squares(sizes)
+    before, after = _tree.rows_of(old, batched), _tree.rows_of(new, batched)
+    step = _norm([b - a for a, b in zip(before, after, strict=True)])
+    return step, torch.maximum(_norm(before), _norm(after))
 
 
 def relative(step: Tensor, size: Tensor) -> Tensor:
-    """||phi^k - phi^{k-1}|| / ||phi^k||, and zero where nothing moved (also from zero to zero)."""
+    """||phi^k - phi^{k-1}|| / max(||phi^k||, ||phi^{k-1}||): at most 2, and zero where nothing moved."""
     return torch.where(step == 0, step, step / size)
 
 
-def _root_of_squares(norms: list[Tensor]) -> Tensor:
-    total: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+def _norm(rows: list[Tensor]) -> Tensor:
+    parts = torch.stack([torch.linalg.vector_norm(matrix, dim=1) for matrix in rows])
+    total: Tensor = torch.linalg.vector_norm(parts, dim=0)
     return total

@@ -95,11 +95,17 @@ def write(target: State, rows: Tensor, source: State) -> None:
     map_tensors(put, target, source)
 
 
-def rows_of(tree: State) -> list[Tensor]:
-    """The continuous leaves and the discrete ones, each as a real matrix with one row per sample."""
+def rows_of(tree: State, batched: bool) -> list[Tensor]:
+    """Each tensor but the counters as a real matrix with one row per sample, or with one row in all."""
     matrices = []
     for leaf in leaves(tree):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             real = torch.view_as_real(leaf) if leaf.is_complex() else leaf
-            matrices.append(real.reshape(leaf.shape[0], -1).to(torch.promote_types(real.dtype, torch.float32)))
+            rows = leaf.shape[0] if batched else 1
+            matrices.append(real.reshape(rows, -1).to(torch.promote_types(real.dtype, torch.float32)))
     return matrices
+
+
+def shares_batch(tree: State) -> bool:
+    """Whether all tensors but the counters agree in their leading dimension."""
+    return len({leaf.shape[0] for leaf in leaves(tree) if isinstance(leaf, Tensor) and leaf.dim() > 0}) == 1

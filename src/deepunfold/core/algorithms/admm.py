@@ -23,8 +23,8 @@ class ADMM(nn.Module):
         atoms = dictionary.shape[1]
         identity = torch.eye(atoms, dtype=dictionary.dtype, device=dictionary.device)
         inverse = torch.linalg.inv(dictionary.mT @ dictionary + penalty * identity)
-        self.encoder = nn.Parameter(inverse @ dictionary.mT)
-        self.projection = nn.Parameter(penalty * inverse)
+        self.encoder = nn.Parameter((inverse @ dictionary.mT).contiguous())
+        self.projection = nn.Parameter((penalty * inverse).contiguous())
         self.threshold = nn.Parameter(dictionary.new_full((atoms,), sparsity / penalty))
 
     def init(self, x: Tensor) -> dict[str, Tensor]:

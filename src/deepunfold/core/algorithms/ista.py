@@ -22,7 +22,7 @@ class ISTA(nn.Module):
         curvature = _lasso.lipschitz(dictionary)
         self.sparsity = sparsity
         self.dictionary = nn.Parameter(dictionary.clone())
-        self.analysis = nn.Parameter(dictionary.mT / curvature)
+        self.analysis = nn.Parameter((dictionary.mT / curvature).contiguous())
         self.threshold = nn.Parameter((sparsity / curvature).expand(dictionary.shape[1]).clone())
 
     def init(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class LISTA(nn.Module):
         dictionary = _lasso.check(dictionary, sparsity)
         curvature, atoms = _lasso.lipschitz(dictionary), dictionary.shape[1]
         identity = torch.eye(atoms, dtype=dictionary.dtype, device=dictionary.device)
-        self.encoder = nn.Parameter(dictionary.mT / curvature)
+        self.encoder = nn.Parameter((dictionary.mT / curvature).contiguous())
         self.inhibition = nn.Parameter(identity - dictionary.mT @ dictionary / curvature)
         self.threshold = nn.Parameter((sparsity / curvature).expand(atoms).clone())
 

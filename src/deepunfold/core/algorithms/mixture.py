@@ -67,7 +67,7 @@ class VariationalMixture(nn.Module):
         log_two_pi = math.log(2 * math.pi)
         moved = precision * prior_strength * (means - self.prior_mean).square().sum(-1)
         from_means = 0.5 * (dim * (1 + ratio.log() - ratio) - moved).sum(-1)
-        expected = torch.digamma(concentration) - torch.digamma(concentration.sum(-1, keepdim=True))
+        expected = digamma(concentration) - digamma(concentration.sum(-1, keepdim=True))
         from_weights = ((prior - concentration) * expected).sum(-1) + _log_beta(concentration) - _log_beta(prior)
         return points.sum((1, 2)) - 0.5 * dim * x.shape[1] * log_two_pi + from_means + from_weights
 
@@ -75,10 +75,21 @@ class VariationalMixture(nn.Module):
         """Expected log of weight times density, without the constant: (batch, points, components)."""
         means, concentration = state["means"], state["concentration"]
         precision, dim = self.log_precision.exp(), x.shape[2]
-        weight = torch.digamma(concentration) - torch.digamma(concentration.sum(-1, keepdim=True))
+        weight = digamma(concentration) - digamma(concentration.sum(-1, keepdim=True))
         distance = (x[:, :, None, :] - means[:, None]).square().sum(-1)
         spread = dim / state["strength"]
         return (weight + 0.5 * dim * self.log_precision - 0.5 * spread)[:, None] - 0.5 * precision * distance
+
+
+def digamma(x: Tensor) -> Tensor:
+    """The derivative of log Gamma for x > 0, from operations that ONNX has: shifted by ten, then Stirling's series."""
+    shift = sum(1 / (x + i) for i in range(10))
+    large = x + 10
+    series, power = torch.zeros_like(x), torch.ones_like(x)
+    for coefficient in (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12):
+        power = power / large.square()
+        series = series + coefficient * power
+    return large.log() - 0.5 / large - series - shift
 
 
 def _log_beta(concentration: Tensor) -> Tensor:
