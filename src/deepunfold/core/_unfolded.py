@@ -102,6 +102,8 @@ class Unfolded(nn.Module):
         self.gates = nn.ParameterDict(gates or {})
         self._kinds, self._table, self._learnable = list(kinds), list(table), dict(learnable)
         self._train_last = train_last
+        # The steps at which a state first meets an algorithm: there it is checked.
+        self._firsts = [k for k in range(self.depth) if k == 0 or kinds[k] != kinds[k - 1]]
         self._aliases = sharing(self)
         self.backward = backward
         share_state_dict_names(self)
@@ -186,7 +188,7 @@ class Unfolded(nn.Module):
         depth = at[-1]
         start_steps, spans = self._plan(depth)
         state = start_steps(x)
-        steps = [self._step(k) for k in range(depth)]
+        steps = self._steps(depth)
         found = [state] if at[0] == 0 else []
         for start, stop, runner in spans:
             cuts = [start, *(k for k in at if start < k < stop), stop]
@@ -215,11 +217,18 @@ class Unfolded(nn.Module):
     def _spans(self, start: int, stop: int) -> list[Span]:
         return self._backward.plan(start, stop) if stop > start else []
 
-    def _step(self, k: int) -> _loop.Step:
-        layer = self.layers[k if k < self.depth else 0]
-        first = k == 0 or (k < self.depth and self._kinds[k] != self._kinds[k - 1])
-        step = _loop.guarded(layer) if first else cast(_loop.Step, layer.step)
-        return step if str(k) not in self.gates else _gated(step, self.gates[str(k)])
+    def _steps(self, depth: int) -> list[_loop.Step]:
+        """The first steps of the network; beyond K, which only alike steps allow, the last one again."""
+        layers: list[Any] = list(self.layers)[:-1]
+        layers = layers[:depth] + layers[-1:] * (depth - len(layers))
+        steps: list[_loop.Step] = [layer.step for layer in layers]
+        for k in self._firsts:
+            if k < depth:
+                steps[k] = _loop.guarded(layers[k])
+        for key, gate in self.gates.items():
+            if int(key) < depth:
+                steps[int(key)] = _gated(steps[int(key)], gate)
+        return steps
 
     def _read_out(self, x: Any, state: State) -> Any:
         if self._train_last == 0:
