@@ -44,7 +44,7 @@ class Centre(nn.Module):
         return {"mean": torch.zeros_like(x), "spread": torch.ones_like(x)}
 
     def step(self, x: Tensor, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        return state | {"mean": state["mean"] + self.pull * (x - state["mean"]) / state["spread"]}
+        return {**state, "mean": state["mean"] + self.pull * (x - state["mean"]) / state["spread"]}
 
 
 class Spread(nn.Module):
@@ -59,7 +59,7 @@ class Spread(nn.Module):
         return {"mean": torch.zeros_like(x), "spread": torch.ones_like(x)}
 
     def step(self, x: Tensor, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        return state | {"spread": self.floor + 0.3 * torch.tanh(state["spread"] * (x - state["mean"]).square())}
+        return {**state, "spread": self.floor + 0.3 * torch.tanh(state["spread"] * (x - state["mean"]).square())}
 
     def readout(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return self.scale * state["mean"], {"spread": state["spread"]}

@@ -11,7 +11,7 @@ from tests.cases import Babylonian, all_cases, shipped
 from tests.test_unfold import perturbed
 
 SHIPPED = shipped()
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")]
 
 
 def single(case):
@@ -36,7 +36,7 @@ def test_compile_traces_the_whole_network(name):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile's own backend needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_compile_with_code_generation_gives_the_same_gradients():
     net, x = single(SHIPPED["ista"])
     other, _ = single(SHIPPED["ista"])

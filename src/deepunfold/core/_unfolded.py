@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -201,7 +201,8 @@ class Unfolded(nn.Module):
 
     def _plan(self, depth: int) -> tuple[Callable[[Any], State], list[Span]]:
         """The start, and the spans of steps with the functions that run them."""
-        init = cast(Callable[[Any], State], self.layers[0].init)
+        first: Any = self.layers[0]
+        init = first.init
         if not torch.is_grad_enabled():
             return init, [Span(0, depth, _loop.run)]
         if self._train_last is None or self._train_last > self.depth:

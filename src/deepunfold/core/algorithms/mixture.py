@@ -45,7 +45,7 @@ class VariationalMixture(nn.Module):
             "strength": strength.expand(batch, -1),
             "concentration": concentration.expand(batch, -1),
         }
-        return state | {"labels": self._scores(x, state).softmax(-1)}
+        return {**state, "labels": self._scores(x, state).softmax(-1)}
 
     def step(self, x: Tensor, state: State) -> State:
         labels, prior = state["labels"], self.log_strength.exp()
@@ -53,7 +53,7 @@ class VariationalMixture(nn.Module):
         strength = prior + counts
         means = (prior[:, None] * self.prior_mean + labels.mT @ x) / strength[..., None]
         new = {"means": means, "strength": strength, "concentration": self.log_concentration.exp() + counts}
-        return new | {"labels": self._scores(x, new).softmax(-1)}
+        return {**new, "labels": self._scores(x, new).softmax(-1)}
 
     def readout(self, x: Tensor, state: State) -> Tensor:
         return state["labels"]
