@@ -346,3 +346,14 @@ def test_states_include_the_start():
     first, last = du.unfold(Babylonian(), 3).states(x, at=[0, 3])
     assert torch.equal(first, torch.ones(2, 1))
     assert torch.allclose(last, torch.full((2, 1), 2.0), atol=0.01)
+
+
+def test_the_last_algorithm_of_a_chain_may_only_read_out():
+    first, last = linear_recurrence(), linear_recurrence()
+    with torch.no_grad():
+        last.offset += 1
+    net = du.unfold([(first, 3), (last, 0)], tie="each", train_last=1)
+    x = signals(2, 5)
+    assert torch.allclose(net(x), du.unfold(first, 3)(x) + 1, atol=1e-14)
+    net(x).sum().backward()
+    assert [name for name, p in net.named_parameters() if p.grad is not None] == ["layers.3.matrix", "layers.3.offset"]

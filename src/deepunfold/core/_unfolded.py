@@ -42,7 +42,8 @@ def unfold(
 
     Args:
         algorithm: an ``nn.Module`` with ``init``, ``step`` and, optionally, ``readout``; a tuple of such functions; or
-            a chain ``[(algorithm, steps), ...]`` of them that share a state.
+            a chain ``[(algorithm, steps), ...]`` of them that share a state. The last one of a chain reads out,
+            and may take no step.
         layers: K, the number of steps (for a chain it is the sum of the steps given there).
         tie: which layers share parameters: "all", "each", K+1 labels, or one of these per parameter name.
         train_last: C, so that only layers K-C+1 to K are trained and what lies below runs without a graph. What is
@@ -77,9 +78,13 @@ def _as_chain(algorithm: Any, layers: int | None) -> list[tuple[nn.Module, int]]
         raise ValueError("layers is missing: say how many steps to unfold, such as layers=10")
     else:
         chain = [(as_algorithm(algorithm), layers)]
-    for part, steps in chain:
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"{name_of(part)} with {steps!r} steps cannot be unfolded; give a whole number from 1")
+    for number, (part, steps) in enumerate(chain):
+        # The last algorithm of a chain may take no step: then it only reads out.
+        least = 0 if 0 < number == len(chain) - 1 else 1
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
+            raise ValueError(
+                f"{name_of(part)} with {steps!r} steps cannot be unfolded; give a whole number from {least}"
+            )
     return chain
 
 
@@ -133,7 +138,7 @@ class Unfolded(nn.Module):
             mode = MODES[mode]()
         if not callable(getattr(mode, "plan", None)):
             raise TypeError(f"backward={mode!r} is no backward mode; use one of {', '.join(MODES)} or its class")
-        if mode.fixed_point and not self._repeats:
+        if getattr(mode, "fixed_point", False) and not self._repeats:
             raise TieError(
                 f"backward={type(mode).__name__} differentiates a fixed point of one step, but the steps of this "
                 'network differ; use tie="all" for the layers that step, or another mode'
