@@ -32,6 +32,12 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 NOT_RUN: set[str] = set()  # pages that may have a block ```python no-run
 NEEDS = {"files.md": ("onnxscript", "onnxruntime")}  # extras without which a page cannot run
 
+# Warnings of torch about itself, when it compiles and exports.
+FROM_TORCH: list[tuple[str, type[Warning]]] = [
+    (r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning),
+    (r"Guards may run slower on Python 3\.13\.0", RuntimeWarning),
+]
+
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
 
 
@@ -85,33 +91,64 @@ def run_block(block: Block, page: Path, namespace: dict[str, object]) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_runs(page, tmp_path, monkeypatch):
-    blocks = [block for block in blocks_of(page) if block.runs]
-    if not blocks:
-        return
-    for name in NEEDS.get(page.name, ()):
-        pytest.importorskip(name)
+@pytest.fixture
+def _one_thread():
+    """Tiny tensors gain nothing from threads, and lose much where tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run_page(page: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Run a page in a folder; an `AssertionError` names the first block that prints something else than it should."""
     random.seed(0)
     torch.manual_seed(0)
-    monkeypatch.chdir(tmp_path)
+    patch.chdir(folder)
     script = types.ModuleType("__main__")  # what the page would be, were it a script
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    for block in blocks:
+    patch.setitem(sys.modules, "__main__", script)
+    for block in [block for block in blocks_of(page) if block.runs]:
         with warnings.catch_warnings():
-            # torch's own exporter meets a deprecation of torch.
-            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            for message, kind in FROM_TORCH:
+                warnings.filterwarnings("ignore", message, kind)
             printed = run_block(block, page, script.__dict__)
         assert printed == (block.output or ""), f"{page.name}:{block.line} prints something else than the page says"
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs(page, tmp_path, monkeypatch):
+    for name in NEEDS.get(page.name, ()):
+        pytest.importorskip(name)
+    run_page(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "prints something else"),
+        ("```python\nprint(1)\n```\n\nWords between.\n", "prints something else"),
+        ("```bash\ndeepunfold --version\n```\n\n```text\nnone\n```\n", "prints something else"),
+        ("```python\npass\n```\n\nWords between.\n\n```text\n2\n```\n", "the output of no block"),
+    ],
+)
+def test_a_page_that_is_not_true_is_noticed(text, message, tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(AssertionError, match=message):
+        run_page(page, tmp_path, monkeypatch)
 
 
 def test_all_python_is_run():
     left_out = {page.name for page in PAGES for block in blocks_of(page) if block.info.startswith("python no-run")}
     assert left_out == NOT_RUN
-    known = {"python", "python no-run", "bash", "text", ""}
+    known = {"python", "python no-run", "bash", "text"}
     for page in PAGES:
         for block in blocks_of(page):
-            assert block.info in known, f"{page.name}:{block.line}: a block of {block.info!r} is not known here"
+            included = block.info == "{ .python }" and block.source.startswith(
+                '--8<-- "docs/skeleton.py"'
+            )  # see test_skeleton
+            assert block.info in known or included, f"{page.name}:{block.line}: what is a block of {block.info!r}?"
 
 
 def test_every_public_name_is_in_the_reference():
