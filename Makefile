@@ -24,7 +24,7 @@ bench: .venv/ready-dev
 
 docs: .venv/ready-dev
 	$(BIN)/python -m pytest -q tests/test_docs.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv site build dist demo
