@@ -1,0 +1,89 @@
+"""The same inference without a graph, in blocks of frames that stay in the processor's cache.
+
+A block's buffers are allocated once and reused by every layer; what depends on the basis alone is prepared once for
+all blocks. An update then takes the time of its matrix products and little more, and memory beyond input and output
+does not grow with the number of frames.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from deepunfold.core import _loop
+from deepunfold.nmf._check import check_frames
+from deepunfold.nmf._inference import NMFInference, floor_of
+
+BLOCK = 512
+"""Frames per block."""
+
+
+class Frames:
+    """The frames of one block, and a buffer of the same shape."""
+
+    def __init__(self, mixture: Tensor, buffer: Tensor) -> None:
+        self.mixture, self.buffer = mixture, buffer[: len(mixture)]
+        self._floors: dict[int, Tensor] = {}
+
+    def last(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The last rows of each frame, what is added to their model, and the buffer for it."""
+        mixture = self.mixture[:, -rows:]
+        if rows not in self._floors:
+            self._floors[rows] = floor_of(mixture)
+        return mixture, self._floors[rows], self.buffer[:, -rows:]
+
+
+class Prepared:
+    """A layer ready to update blocks in place; its ``step`` takes the place of the layer's own in the loop."""
+
+    def __init__(self, layer: NMFInference) -> None:
+        basis = layer.basis.detach()
+        self.beta, self.exponent, self.rows = layer.beta, layer.exponent, basis.shape[0]
+        self.to_model = basis.mT
+        self.sparsity = layer.sparsity.detach()
+        self.from_ratio = basis
+        if self.beta == 1:  # the denominator is the same for all frames: it goes into the second product
+            self.from_ratio = basis / (basis.sum(0) + self.sparsity + 1e-30)
+
+    def step(self, frames: Frames, activations: Tensor) -> Tensor:
+        """Update the activations in place."""
+        mixture, floor, buffer = frames.last(self.rows)
+        model = torch.mm(activations, self.to_model, out=buffer).add_(floor)
+        if self.beta == 1:
+            return activations.mul_(torch.div(mixture, model, out=model) @ self.from_ratio)
+        power = model.pow(self.beta - 1)
+        data = mixture + floor if self.beta < 1 else mixture
+        factor = torch.div(data, model, out=model).mul_(power) @ self.from_ratio
+        factor.div_((power @ self.from_ratio).add_(self.sparsity).add_(1e-30))
+        return activations.mul_(factor if self.exponent == 1 else factor.pow_(self.exponent))
+
+
+def blocks(count: int, size: int) -> Iterator[slice]:
+    """0 to count in slices of at most ``size``."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def run(
+    layers: Sequence[NMFInference], count: int, mixture: Tensor, activations: Tensor | None = None, block: int = BLOCK
+) -> Iterator[tuple[slice, Tensor]]:
+    """For each block, which frames it has, and their activations after the first ``count`` layers."""
+    prepared = {id(layer): Prepared(layer) for layer in layers[:count]}
+    steps: list[_loop.Step] = [prepared[id(layer)].step for layer in layers[:count]]
+    buffer = mixture.new_empty(min(block, len(mixture)), mixture.shape[-1])
+    for place in blocks(len(mixture), block):
+        part = mixture[place].contiguous()
+        own = part.new_ones(len(part), layers[0].components) if activations is None else activations[place].clone()
+        yield place, _loop.run(steps, Frames(part, buffer), own)
+
+
+@torch.no_grad()
+def infer(algorithm: NMFInference, mixture: Tensor, steps: int, activations: Tensor | None = None) -> Tensor:
+    """The activations after some steps of inference: what ``iterate`` gives, for many frames at the speed of products.
+
+    Shapes: mixture (frames, rows), activations to start from and result (frames, components).
+    """
+    check_frames("the mixture", mixture, algorithm.basis.shape[0])
+    result = mixture.new_empty(len(mixture), algorithm.components)
+    for place, found in run([algorithm] * steps, steps, mixture, activations):
+        result[place] = found
+    return result

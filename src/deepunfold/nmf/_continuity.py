@@ -1,0 +1,52 @@
+"""Continuity in time: each frame's inference starts from where that of the frame before ended.
+
+The paper names continuity constraints as further work. Here they are another start: H^0 of a frame is a mixture of
+H^K of the frame before and its mean over the components, which no component that is off can hold back for ever.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from deepunfold.core import Interval, Unfolded
+from deepunfold.core._algorithm import read_out
+
+
+class Continuous(nn.Module):
+    """A network that `deep_nmf` makes, run along sequences; gradients go through layers and time.
+
+    Shapes: mixture (batch, frames, rows), output (batch, frames, sources, features).
+
+    Args:
+        net: the network, used as it is, with its parameters.
+        carry: how much of a start comes from each component's own past, between 0 and 1; a trained parameter.
+    """
+
+    def __init__(self, net: Unfolded, carry: float = 0.5) -> None:
+        super().__init__()
+        if not 0 < carry < 1:
+            raise ValueError(f"carry={carry} must lie between 0 and 1")
+        self.net = net
+        like = next(net.parameters())
+        self.carry = nn.Parameter(like.new_tensor(carry))
+        nn.utils.parametrize.register_parametrization(self, "carry", Interval(0.0, 1.0))
+
+    def forward(self, mixture: Tensor) -> Tensor:
+        """The sources of whole sequences."""
+        return self.run(mixture)[0]
+
+    def run(self, mixture: Tensor, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sources, and the activations of the last frame (batch, components): give them to the next call."""
+        outputs = []
+        for frame in mixture.unbind(1):
+            x = frame if last is None else (frame, self.start(last))
+            last = self.net.states(x, [self.net.depth])[0]
+            outputs.append(read_out(self.net.layers[-1], x, last))
+        if last is None:
+            raise ValueError(f"the mixture has no frames: its shape is {tuple(mixture.shape)}")
+        return torch.stack(outputs, 1), last
+
+    def start(self, last: Tensor) -> Tensor:
+        """H^0 from H^K of the frame before: after silence, ones."""
+        mean = last.mean(-1, keepdim=True)
+        carried = self.carry * last + (1 - self.carry) * mean
+        return torch.where(mean > 0, carried, 1.0)
