@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 import deepunfold as du
 from deepunfold.core.algorithms import ADMM, FISTA, ISTA, LISTA, GradientDescent, VariationalMixture
+from deepunfold.nmf import NMFInference
 from deepunfold.testing import Case
 
 
@@ -103,6 +104,26 @@ def mixture() -> VariationalMixture:
     return VariationalMixture(prior, precision=1.2, strength=0.2, concentration=1.5)
 
 
+def bases(rows: int = 7, sizes: tuple[int, ...] = (2, 1), seed: int = 7) -> list[Tensor]:
+    """Bases with columns of unit norm, each with rows that are its own, so that inference converges soon."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = 0.1 * torch.rand(rows, sum(sizes), generator=generator, dtype=torch.float64) + 0.01
+    columns[torch.arange(rows), torch.arange(rows) % sum(sizes)] += 1
+    return list((columns / columns.norm(dim=0)).split(sizes, 1))
+
+
+def mixtures(frames: int = 4, rows: int = 7, seed: int = 6) -> Tensor:
+    """What the bases can make, and a little more."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.cat(bases(rows), 1)
+    activations = torch.rand(frames, 3, generator=generator, dtype=torch.float64) + 0.3
+    return activations @ basis.mT + 0.1 * torch.rand(frames, rows, generator=generator, dtype=torch.float64)
+
+
+def nmf(beta: float = 1.0, learn_sparsity: bool = False) -> NMFInference:
+    return NMFInference(torch.cat(bases(), 1), (2, 1), sparsity=0.1, beta=beta, learn_sparsity=learn_sparsity)
+
+
 def _positive() -> Tensor:
     return torch.tensor([[0.5, 2.0], [3.0, 4.0], [9.0, 0.1]], dtype=torch.float64)
 
@@ -116,6 +137,9 @@ def shipped() -> dict[str, Case]:
         "fista": Case(FISTA(dictionary(), 0.05), signals(), 4, None),
         "admm": Case(ADMM(dictionary(), 0.05), signals(), 3, 400),
         "variational_mixture": Case(mixture(), mixture_data(), 3, 200),
+        "nmf": Case(nmf(), mixtures(), 3, 400),
+        "nmf_itakura_saito": Case(nmf(0.0, learn_sparsity=True), mixtures(), 3, None),
+        "nmf_squared_error": Case(nmf(2.0, learn_sparsity=True), mixtures(), 3, 400),
     }
 
 

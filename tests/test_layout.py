@@ -55,8 +55,8 @@ def test_core_needs_torch_safetensors_and_little_else():
     assert found <= allowed
 
 
-def test_public_names_are_those_of_the_core_and_two_modules():
-    assert sorted(deepunfold.__all__) == sorted([*deepunfold.core.__all__, "algorithms", "testing"])
+def test_public_names_are_those_of_the_core_and_its_modules():
+    assert sorted(deepunfold.__all__) == sorted([*deepunfold.core.__all__, "algorithms", "nmf", "testing"])
     for name in deepunfold.__all__:
         assert getattr(deepunfold, name) is not None
     assert dir(deepunfold) == sorted(deepunfold.__all__)
@@ -65,8 +65,9 @@ def test_public_names_are_those_of_the_core_and_two_modules():
 
 
 def test_every_public_thing_is_documented():
-    for name in deepunfold.core.__all__:
-        thing = getattr(deepunfold, name)
+    things = {name: getattr(deepunfold, name) for name in deepunfold.core.__all__}
+    things |= {name: getattr(deepunfold.nmf, name) for name in deepunfold.nmf.__all__}
+    for name, thing in things.items():
         assert (thing.__doc__ or "").strip(), f"{name} has no docstring"
 
 

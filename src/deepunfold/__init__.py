@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from deepunfold import nmf as nmf
     from deepunfold import testing as testing
     from deepunfold.core import *
     from deepunfold.core import algorithms as algorithms
@@ -48,6 +49,7 @@ __all__ = [
     "from_functions",
     "iterate",
     "load",
+    "nmf",
     "notes",
     "save",
     "testing",
@@ -56,8 +58,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("deepunfold.testing")
+    if name in ("nmf", "testing"):
+        return importlib.import_module(f"deepunfold.{name}")
     if name == "algorithms":
         return importlib.import_module("deepunfold.core.algorithms")
     if name in __all__:

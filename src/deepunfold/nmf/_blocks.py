@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deepunfold.core import _loop
 from deepunfold.nmf._check import check_frames
-from deepunfold.nmf._inference import NMFInference, floor_of
+from deepunfold.nmf._inference import TINY, NMFInference, floor_of, start_of
 
 BLOCK = 512
 """Frames per block."""
@@ -43,7 +43,7 @@ class Prepared:
         self.sparsity = layer.sparsity.detach()
         self.from_ratio = basis
         if self.beta == 1:  # the denominator is the same for all frames: it goes into the second product
-            self.from_ratio = basis / (basis.sum(0) + self.sparsity + 1e-30)
+            self.from_ratio = basis / (basis.sum(0) + self.sparsity + TINY)
 
     def step(self, frames: Frames, activations: Tensor) -> Tensor:
         """Update the activations in place."""
@@ -54,8 +54,8 @@ class Prepared:
         power = model.pow(self.beta - 1)
         data = mixture + floor if self.beta < 1 else mixture
         factor = torch.div(data, model, out=model).mul_(power) @ self.from_ratio
-        factor.div_((power @ self.from_ratio).add_(self.sparsity).add_(1e-30))
-        return activations.mul_(factor if self.exponent == 1 else factor.pow_(self.exponent))
+        factor.div_((power @ self.from_ratio).add_(self.sparsity).add_(TINY))
+        return activations.mul_(factor if self.exponent == 1 else factor.add_(TINY).pow_(self.exponent))
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:
@@ -72,8 +72,8 @@ def run(
     buffer = mixture.new_empty(min(block, len(mixture)), mixture.shape[-1])
     for place in blocks(len(mixture), block):
         part = mixture[place].contiguous()
-        own = part.new_ones(len(part), layers[0].components) if activations is None else activations[place].clone()
-        yield place, _loop.run(steps, Frames(part, buffer), own)
+        start = start_of(part, layers[0].components) if activations is None else activations[place]
+        yield place, _loop.run(steps, Frames(part, buffer), start.clone(memory_format=torch.contiguous_format))
 
 
 @torch.no_grad()

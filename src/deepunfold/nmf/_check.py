@@ -28,9 +28,7 @@ def check_basis(basis: Tensor, name: str = "basis") -> None:
 def check_frames(name: str, frames: Tensor, rows: int | None = None) -> None:
     """Raise unless it is a batch (frames, rows) of non-negative data."""
     if frames.dim() < 2 or frames.shape[0] == 0:
-        raise ValueError(
-            f"{name} must have the shape (frames, rows), with at least one frame, not {tuple(frames.shape)}"
-        )
+        raise ValueError(f"{name} must be of shape (frames, rows) with at least one frame, not {tuple(frames.shape)}")
     if not frames.is_floating_point():
         raise ValueError(f"{name} must have a floating-point dtype, not {frames.dtype}")
     if rows is not None and frames.shape[-1] != rows:

@@ -17,7 +17,7 @@ from deepunfold.nmf._blocks import BLOCK, run
 from deepunfold.nmf._check import check_frames, check_non_negative
 from deepunfold.nmf._deep import inference_layers
 from deepunfold.nmf._divergence import beta_divergence, divergence_split
-from deepunfold.nmf._inference import NMFInference, floor_of
+from deepunfold.nmf._inference import TINY, NMFInference, floor_of
 from deepunfold.nmf._loss import MultiplicativeLoss, with_split
 from deepunfold.nmf._split import Split
 
@@ -116,7 +116,7 @@ class Update:
         self.model = activations @ layer.basis.mT + floor
         self.ratio = data / self.model
         self.pulled = self.ratio @ layer.basis
-        self.scale = 1 / (layer.basis.sum(0) + layer.sparsity + 1e-30)
+        self.scale = 1 / (layer.basis.sum(0) + layer.sparsity + TINY)
         self.output = activations * self.pulled * self.scale
 
     def backward(self, above: Split, splits: Splits) -> Split:

@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from deepunfold.core import Backward, Constraint, Unfolded, constrain, unfold
+from deepunfold.core import Constraint, Unfolded, constrain, unfold
 from deepunfold.core._tying import Tie
 from deepunfold.nmf._blocks import BLOCK, run
 from deepunfold.nmf._check import check_basis, check_frames
@@ -36,7 +36,6 @@ def deep_nmf(
     learn_sparsity: bool = False,
     constraint: Constraint | None = None,
     tie: Tie | None = None,
-    backward: str | Backward = "unroll",
 ) -> Unfolded:
     """K updates of the activations and a reconstruction, of which the last C layers are trained (Section 5.4).
 
@@ -58,7 +57,6 @@ def deep_nmf(
         learn_sparsity: train the sparsity in each of the trained layers that update, for each component.
         constraint: keep the trained bases in a set while a gradient method moves them, such as ``Positive()``.
         tie: another pattern than "the first together, the last each": K+1 labels or what else `unfold` takes.
-        backward: as for `unfold`.
     """
     rows = _check(bases, layers, train_last, context)
     basis, features = torch.cat([own.detach() for own in bases], dim=1), rows // context
@@ -87,7 +85,7 @@ def deep_nmf(
     else:
         chain = [(wide, first), (narrow, train_last - 1)]
     labels = [0] * first + list(range(1, layers + 2 - first))
-    return unfold(chain, tie=labels if tie is None else tie, train_last=train_last, backward=backward)
+    return unfold(chain, tie=labels if tie is None else tie, train_last=train_last)
 
 
 def _check(bases: Sequence[Tensor], layers: int, train_last: int, context: int) -> int:

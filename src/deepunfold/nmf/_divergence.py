@@ -36,10 +36,10 @@ def divergence(x: Tensor, y: Tensor, beta: float) -> Tensor:
         return torch.xlogy(x, x / y) - x + y
     if beta == 2:
         return (x - y).square() / 2
-    ratio = x / y
     if beta == 0:
+        ratio = x / y
         return ratio - ratio.log() - 1
-    return y.pow(beta) * (ratio.pow(beta) + (beta - 1) - beta * ratio) / (beta * (beta - 1))
+    return (x.pow(beta) + (beta - 1) * y.pow(beta) - beta * x * y.pow(beta - 1)) / (beta * (beta - 1))
 
 
 def divergence_split(

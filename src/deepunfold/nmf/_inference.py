@@ -8,6 +8,12 @@ from torch import Tensor, nn
 from deepunfold.nmf._check import check_basis, check_frames, check_sparsity
 from deepunfold.nmf._divergence import FLOOR, check_beta, descent_exponent, divergence
 
+SILENT = 1e-18
+"""The level up to which a frame counts as silent."""
+
+TINY = 1e-30
+"""Keeps quotients of zero and zero, where a column of the basis is zero, from being NaN."""
+
 Mixture = Tensor | tuple[Tensor, Tensor]
 """Frames (frames, rows), or these with the activations (frames, components) to start from."""
 
@@ -15,10 +21,16 @@ Mixture = Tensor | tuple[Tensor, Tensor]
 def floor_of(mixture: Tensor) -> Tensor:
     """What is added to models of each frame before a division: relative to its level, so that scaling has no effect.
 
-    It is a constant component of the model, and updates that descend without it descend with it. In a silent frame it
-    is the smallest number whose reciprocal is far from overflow: quotients of the frame are zero, not NaN.
+    It is a constant component of the model, and updates that descend without it descend with it. In a silent frame,
+    whose level is zero or so small that its powers would underflow, it is 1: quotients are zero there, not NaN.
     """
-    return FLOOR * mixture.mean(-1, keepdim=True) + 1e-30
+    level = mixture.mean(-1, keepdim=True)
+    return torch.where(level > SILENT, FLOOR * level, 1.0)
+
+
+def start_of(mixture: Tensor, components: int) -> Tensor:
+    """Equal activations at the level of each frame; in silence, zero. For beta = 1 their scale has no effect."""
+    return mixture.mean(-1, keepdim=True).expand(*mixture.shape[:-1], components)
 
 
 def wiener(mixture: Tensor, models: Tensor) -> Tensor:
@@ -98,10 +110,10 @@ class NMFInference(nn.Module):
         return int(self.basis.shape[1])
 
     def init(self, x: Mixture) -> Tensor:
-        """Ones, or the activations that were given. For beta = 1 the scale of the start has no effect."""
+        """All activations at the level of their frame, or those that were given."""
         mixture = _frames(x)
         check_frames("the mixture", mixture, self.basis.shape[0])
-        return x[1] if isinstance(x, tuple) else mixture.new_ones(*mixture.shape[:-1], self.components)
+        return x[1] if isinstance(x, tuple) else start_of(mixture, self.components)
 
     def step(self, x: Mixture, activations: Tensor) -> Tensor:
         mixture, floor = self.data(x)
@@ -114,8 +126,9 @@ class NMFInference(nn.Module):
             power = model.pow(self.beta - 1)
             pull = (mixture / model * power) @ basis
             push = power @ basis + self.sparsity
-        factor = pull / (push + 1e-30)
-        return activations * (factor if self.exponent == 1 else factor.pow(self.exponent))
+        factor = pull / (push + TINY)
+        # A root of zero would have an infinite slope.
+        return activations * (factor if self.exponent == 1 else (factor + TINY).pow(self.exponent))
 
     def readout(self, x: Mixture, activations: Tensor) -> Tensor:
         if not self.sources:

@@ -8,7 +8,7 @@ from deepunfold.nmf._basis import Statistics, gather, updated
 from deepunfold.nmf._blocks import BLOCK, blocks, infer
 from deepunfold.nmf._check import check_basis, check_frames, check_sparsity
 from deepunfold.nmf._divergence import check_beta
-from deepunfold.nmf._inference import NMFInference
+from deepunfold.nmf._inference import NMFInference, start_of
 
 
 class SparseNMF:
@@ -77,14 +77,14 @@ class SparseNMF:
             steps: the most steps that are taken.
             tolerance: converged when a step lowers the objective by less than this fraction of it; a negative one
                 takes all steps.
-            activations: (frames, components), to start from instead of ones, such as those of an earlier fit.
+            activations: (frames, components), to start from instead of equal ones, such as those of an earlier fit.
             progress: show a bar; by default where standard error is a terminal.
         """
         basis = self._ready(frames)
         shape = (len(frames), basis.shape[1])
         if activations is not None and activations.shape != shape:
             raise ValueError(f"activations have the shape {tuple(activations.shape)}; give {shape}")
-        current = frames.new_ones(shape) if activations is None else activations.clone()
+        current = (start_of(frames, shape[1]) if activations is None else activations).clone()
         self.objective, self.converged, self._seen = [], False, None
         with bar("sparse NMF", steps, progress) as advance:
             for _ in range(steps):
@@ -108,7 +108,7 @@ class SparseNMF:
 
         Args:
             frames: a batch (frames, rows).
-            steps: updates of the batch's activations, from ones, before W is updated once.
+            steps: updates of the batch's activations before W is updated once.
             forget: how much earlier batches still count. Over several passes through the data, take less than 1, so
                 that what was found with an older W fades.
         """
@@ -166,11 +166,11 @@ class SparseNMF:
             raise ValueError(f"the data must have the shape (frames, rows), not {tuple(frames.shape)}")
         if self.basis is not None:
             return self.basis.to(frames)
-        parts = [] if self.kept is None else [self.kept.to(frames)]
-        basis = torch.cat([*parts, self._first(frames)], dim=1)
-        if basis.shape[0] != frames.shape[1]:
-            raise ValueError(f"start and kept must have as many rows as frames have values, {frames.shape[1]}")
-        return _unit(basis)
+        for name, given in (("start", self.start), ("kept", self.kept)):
+            if isinstance(given, Tensor) and given.shape[0] != frames.shape[1]:
+                raise ValueError(f"{name} has {given.shape[0]} rows, but frames have {frames.shape[1]} values")
+        kept = [] if self.kept is None else [self.kept.to(frames)]
+        return _unit(torch.cat([*kept, self._first(frames)], dim=1))
 
     def _first(self, frames: Tensor) -> Tensor:
         """The columns that learning starts from."""
