@@ -39,12 +39,16 @@ def _processor() -> str:
 
 
 def interleaved(
-    functions: Mapping[str, Callable[[], object]], repeats: int, warmups: int = 2
+    functions: Mapping[str, Callable[[], object]], repeats: int, warmups: int = 2, rest: float = 0.0
 ) -> dict[str, list[float]]:
-    """Seconds per call of each function, taken in turn, so that a machine's noise meets all of them alike."""
+    """Seconds per call of each function, taken in turn, so that a machine's noise meets all of them alike.
+
+    A rest before each call is for functions of libraries whose threads go on waiting for work when they have none.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(-warmups, repeats):
         for name, function in functions.items():
+            time.sleep(rest)
             begun = time.perf_counter()
             function()
             if torch.cuda.is_available():

@@ -66,7 +66,7 @@ class DeepNMFLoss(MultiplicativeLoss):
             activations = updates[-1].output
         value, split = self._readout(layers[-1], mixture, target, activations, splits)
         while updates:
-            split = updates.pop().backward(split, splits)
+            split = updates.pop().backward(split, splits, further=bool(updates))
         return value
 
     def _readout(
@@ -119,22 +119,26 @@ class Update:
         self.scale = 1 / (layer.basis.sum(0) + layer.sparsity + TINY)
         self.output = activations * self.pulled * self.scale
 
-    def backward(self, above: Split, splits: Splits) -> Split:
-        """From the split gradient in H^{k+1} to that in H^k; those in W^k and in the sparsity are added."""
+    def backward(self, above: Split, splits: Splits, further: bool) -> Split:
+        """From the split gradient in H^{k+1} to that in H^k, if it goes further; those in W^k and the sparsity are added."""
         basis, before = self.layer.basis, self.activations
-        through = [before * side * self.scale for side in above]
+        kept = before * self.scale
+        through = [side * kept for side in above]
         bend = self.ratio / self.model
-        bent = [bend * (side @ basis.mT) for side in through]
-        shrunk = [(side * self.pulled * self.scale).sum(0) for side in through]
+        bent = [(side @ basis.mT).mul_(bend) for side in through]
+        grown = self.pulled * self.scale
+        shrunk = [(side * grown).sum(0) for side in through]
         if id(basis) in splits:
             twice = basis * (bend.mT @ (before * (through[0] + through[1])))
             for held, same, other, less in zip(splits[id(basis)], through, bent[::-1], shrunk[::-1], strict=True):
-                held += (self.ratio.mT @ same + other.mT @ before - twice + less).clamp(min=0)
+                held += (self.ratio.mT @ same).addmm_(other.mT, before).sub_(twice).add_(less).clamp_(min=0)
         if id(self.layer.sparsity) in splits:
             for held, less in zip(splits[id(self.layer.sparsity)], shrunk[::-1], strict=True):
                 held += less
+        if not further:
+            return above
         positive, negative = (
-            side * self.pulled * self.scale + other @ basis for side, other in zip(above, bent[::-1], strict=True)
+            torch.addmm(side * grown, other, basis) for side, other in zip(above, bent[::-1], strict=True)
         )
         return Split(positive, negative)
 
