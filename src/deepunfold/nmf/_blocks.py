@@ -14,7 +14,7 @@ from deepunfold.core import _loop
 from deepunfold.nmf._check import check_frames
 from deepunfold.nmf._inference import TINY, NMFInference, floor_of, start_of
 
-BLOCK = 512
+BLOCK = 1024
 """Frames per block."""
 
 

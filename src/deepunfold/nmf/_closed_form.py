@@ -45,32 +45,31 @@ class DeepNMFLoss(MultiplicativeLoss):
         layers = inference_layers(net)
         trained = [each for each in net.parameters() if each.requires_grad and torch.is_grad_enabled()]
         _check(layers, x, target)
-        splits = {id(each): Split(torch.zeros_like(each), torch.zeros_like(each)) for each in trained}
-        first = next((k for k, layer in enumerate(layers[:-1]) if _trains(layer, splits)), net.depth)
+        sums = {id(each): Sums(each) for each in trained}
+        first = next((k for k, layer in enumerate(layers[:-1]) if _trains(layer, sums)), net.depth)
         value = x.new_zeros((), dtype=torch.float64)
         with torch.no_grad():
             for place, activations in run(layers, first, x, block=self.block):
-                value += self._block(layers[first:], x[place], target[place], activations, splits)
+                value += self._block(layers[first:], x[place], target[place], activations, sums)
+            splits = [sums[id(each)].split() for each in trained]
         value = value.to(x.dtype)
-        if not trained:
-            return value
-        return with_split(value, [splits[id(each)] for each in trained], trained)
+        return with_split(value, splits, trained) if trained else value
 
     def _block(
-        self, layers: Sequence[NMFInference], mixture: Tensor, target: Tensor, activations: Tensor, splits: "Splits"
+        self, layers: Sequence[NMFInference], mixture: Tensor, target: Tensor, activations: Tensor, sums: "AllSums"
     ) -> Tensor:
         """The loss of a block, whose split gradients are added to those of the others."""
         updates = []
         for layer in layers[:-1]:
             updates.append(Update(layer, mixture, activations))
             activations = updates[-1].output
-        value, split = self._readout(layers[-1], mixture, target, activations, splits)
+        value, split = self._readout(layers[-1], mixture, target, activations, sums)
         while updates:
-            split = updates.pop().backward(split, splits, further=bool(updates))
+            split = updates.pop().backward(split, sums, further=bool(updates))
         return value
 
     def _readout(
-        self, layer: NMFInference, mixture: Tensor, target: Tensor, activations: Tensor, splits: "Splits"
+        self, layer: NMFInference, mixture: Tensor, target: Tensor, activations: Tensor, sums: "AllSums"
     ) -> tuple[Tensor, Split]:
         """The loss, and its split gradient in H^K; that in W^K is added."""
         mixture = mixture[:, -layer.features :]
@@ -95,16 +94,31 @@ class DeepNMFLoss(MultiplicativeLoss):
             sides = [side.expand_as(models) for side in sides]
         basis, below = layer.basis[-layer.features :], []
         parts = list(zip(activations.split(layer.sources, 1), basis.split(layer.sources, 1), strict=True))
-        for side, held in zip(sides, splits.get(id(layer.basis), (None, None)), strict=True):
+        held = sums.get(id(layer.basis))
+        for number, side in enumerate(sides):
             if held is not None:
                 grown = [side[:, source].mT @ own for source, (own, _) in enumerate(parts)]
-                held[-layer.features :] += torch.cat(grown, 1)
+                held.parts[number][-layer.features :] += torch.cat(grown, 1)
             below.append(torch.cat([side[:, source] @ columns for source, (_, columns) in enumerate(parts)], 1))
         return value, Split(*below)
 
 
-Splits: TypeAlias = dict[int, Split]
-"""The split gradients of the trained parameters, by the parameters' ``id``; layers that share one add to the same."""
+class Sums:
+    """What all blocks add up to for one parameter; layers that share it add to the same."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.parameter = parameter
+        self.parts = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        self.twice = torch.zeros_like(parameter)
+
+    def split(self) -> Split:
+        """The parts without what both hold too much: w times ``twice``."""
+        positive, negative = (part.addcmul(self.parameter, self.twice, value=-1).clamp_(min=0) for part in self.parts)
+        return Split(positive, negative)
+
+
+AllSums: TypeAlias = dict[int, Sums]
+"""By the parameters' ``id``."""
 
 
 class Update:
@@ -119,32 +133,32 @@ class Update:
         self.scale = 1 / (layer.basis.sum(0) + layer.sparsity + TINY)
         self.output = activations * self.pulled * self.scale
 
-    def backward(self, above: Split, splits: Splits, further: bool) -> Split:
-        """From the split gradient in H^{k+1} to that in H^k, if it goes further; those in W^k and the sparsity are added."""
+    def backward(self, above: Split, sums: AllSums, further: bool) -> Split:
+        """From the split gradient in H^{k+1} to that in H^k, if it goes further; the parameters' own are added."""
         basis, before = self.layer.basis, self.activations
-        kept = before * self.scale
+        kept, grown = before * self.scale, self.pulled * self.scale
         through = [side * kept for side in above]
         bend = self.ratio / self.model
         bent = [(side @ basis.mT).mul_(bend) for side in through]
-        grown = self.pulled * self.scale
-        shrunk = [(side * grown).sum(0) for side in through]
-        if id(basis) in splits:
-            twice = basis * (bend.mT @ (before * (through[0] + through[1])))
-            for held, same, other, less in zip(splits[id(basis)], through, bent[::-1], shrunk[::-1], strict=True):
-                held += (self.ratio.mT @ same).addmm_(other.mT, before).sub_(twice).add_(less).clamp_(min=0)
-        if id(self.layer.sparsity) in splits:
-            for held, less in zip(splits[id(self.layer.sparsity)], shrunk[::-1], strict=True):
-                held += less
-        if not further:
-            return above
-        positive, negative = (
-            torch.addmm(side * grown, other, basis) for side, other in zip(above, bent[::-1], strict=True)
-        )
-        return Split(positive, negative)
+        straight = [side * grown for side in above]
+        # W and mu in the denominator make less of H^{k+1}: what is positive above is negative below.
+        shrunk = [(side * before).sum(0).mul_(self.scale) for side in straight]
+        held = sums.get(id(basis))
+        if held is not None:
+            held.twice.addmm_(bend.mT, (through[0] + through[1]).mul_(before))
+            for part, same, other, less in zip(held.parts, through, bent[::-1], shrunk[::-1], strict=True):
+                part.addmm_(self.ratio.mT, same).addmm_(other.mT, before).add_(less)
+        held = sums.get(id(self.layer.sparsity))
+        if held is not None:
+            for part, less in zip(held.parts, shrunk[::-1], strict=True):
+                part.add_(less)
+        if further:
+            above = Split(*(own.addmm_(other, basis) for own, other in zip(straight, bent[::-1], strict=True)))
+        return above
 
 
-def _trains(layer: NMFInference, splits: Splits) -> bool:
-    return id(layer.basis) in splits or id(layer.sparsity) in splits
+def _trains(layer: NMFInference, sums: AllSums) -> bool:
+    return id(layer.basis) in sums or id(layer.sparsity) in sums
 
 
 def _check(layers: Sequence[NMFInference], x: Tensor, target: Tensor) -> None:
