@@ -21,6 +21,7 @@ lint: .venv/ready-dev
 
 bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.unfold
+	$(BIN)/python -m benchmarks.nmf
 
 docs: .venv/ready-dev
 	$(BIN)/python -m pytest -q tests/test_docs.py

@@ -26,24 +26,19 @@ def separation(net: Unfolded, bases: Sequence[Tensor], sources: Sources, frames:
         estimate = net(mixture)
     features = sources.mixture.shape[1]
     figure = Figure(figsize=(9.5, 6.4), layout="constrained")
-    panels = figure.subplots(3, 3, width_ratios=(1, 2, 2))
-    _image(panels[0, 0], sources.mixture[SHOWN], "mixture M", "bin")
-    figure.delaxes(panels[0, 1])
-    figure.delaxes(panels[0, 2])
-    panels[0, 0].remove()
-    wide = figure.add_subplot(panels[0, 0].get_gridspec()[0, :])
-    _image(wide, sources.mixture[SHOWN], "mixture M", "bin")
+    places: Any = [["mixture"] * 3, *([f"{part} {number}" for part in ("basis", "state", "source")] for number in (0, 1))]
+    panels = figure.subplot_mosaic(places, width_ratios=(1, 2, 2))
+    _image(panels["mixture"], sources.mixture[SHOWN], "mixture M", "bin")
     for number, (name, basis) in enumerate(zip(NAMES, bases, strict=True)):
         own = state.split([each.shape[1] for each in bases], 1)[number]
         order = (basis[-features:] * torch.arange(features)[:, None]).sum(0) / basis[-features:].sum(0)
         sorted_by_pitch = order.argsort()
-        row = panels[number + 1]
-        _image(row[0], basis[-features:, sorted_by_pitch].mT, f"bases of {name}", "bin")
-        row[0].set_xlabel("component")
-        _image(row[1], own[:, sorted_by_pitch], f"activations of {name}", "component")
-        _image(row[2], estimate[:, number], f"{name}, estimated", "bin")
-        row[1].set_xlabel("frame")
-        row[2].set_xlabel("frame")
+        columns, heights, estimated = (panels[f"{part} {number}"] for part in ("basis", "state", "source"))
+        _image(columns, basis[-features:, sorted_by_pitch].mT, f"bases of {name}", "bin")
+        _image(heights, own[:, sorted_by_pitch], f"activations of {name}", "component")
+        _image(estimated, estimate[:, number], f"{name}, estimated", "bin")
+        for axes, label in ((columns, "component"), (heights, "frame"), (estimated, "frame")):
+            axes.set_xlabel(label, fontsize=8.5)
     figure.savefig(path, dpi=150)
 
 
