@@ -26,7 +26,10 @@ def separation(net: Unfolded, bases: Sequence[Tensor], sources: Sources, frames:
         estimate = net(mixture)
     features = sources.mixture.shape[1]
     figure = Figure(figsize=(9.5, 6.4), layout="constrained")
-    places: Any = [["mixture"] * 3, *([f"{part} {number}" for part in ("basis", "state", "source")] for number in (0, 1))]
+    places: Any = [
+        ["mixture"] * 3,
+        *([f"{part} {number}" for part in ("basis", "state", "source")] for number in (0, 1)),
+    ]
     panels = figure.subplot_mosaic(places, width_ratios=(1, 2, 2))
     _image(panels["mixture"], sources.mixture[SHOWN], "mixture M", "bin")
     for number, (name, basis) in enumerate(zip(NAMES, bases, strict=True)):

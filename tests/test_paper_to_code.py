@@ -37,6 +37,8 @@ UNLABELLED = [
     "∂E/∂θᴷ",
     "∂E/∂φᵏ",
     "∂E/∂θᵏ",
+    "W ⇐ W ∘ [∇E]₋ / [∇E]₊",
+    "[∂E/∂h]₊, [∂E/∂h]₋, [∂E/∂w]₊, [∂E/∂w]₋",
 ]
 
 ROWS = [
@@ -52,7 +54,7 @@ def test_every_label_has_its_rows_in_the_order_of_the_paper():
     assert found == LABELS
 
 
-def test_the_unlabelled_equations_of_section_2_have_rows():
+def test_the_unlabelled_equations_have_rows():
     assert [row[0] for row in ROWS if not row[0].startswith("`")] == UNLABELLED
 
 

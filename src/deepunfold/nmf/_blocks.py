@@ -14,8 +14,8 @@ from deepunfold.core import _loop
 from deepunfold.nmf._check import check_frames
 from deepunfold.nmf._inference import TINY, NMFInference, floor_of, start_of
 
-BLOCK = 1024
-"""Frames per block."""
+CPU_BLOCK, GPU_BLOCK = 1024, 1 << 16
+"""Frames per block: on a processor what its cache holds, on an accelerator what keeps it busy."""
 
 
 class Frames:
@@ -51,11 +51,16 @@ class Prepared:
         model = torch.mm(activations, self.to_model, out=buffer).add_(floor)
         if self.beta == 1:
             return activations.mul_(torch.div(mixture, model, out=model) @ self.from_ratio)
-        power = model.pow(self.beta - 1)
         data = mixture + floor if self.beta < 1 else mixture
-        factor = torch.div(data, model, out=model).mul_(power) @ self.from_ratio
+        power = model.pow(self.beta - 1)
+        factor = (data if self.beta == 2 else model.pow_(self.beta - 2).mul_(data)) @ self.from_ratio
         factor.div_((power @ self.from_ratio).add_(self.sparsity).add_(TINY))
         return activations.mul_(factor if self.exponent == 1 else factor.add_(TINY).pow_(self.exponent))
+
+
+def block_of(frames: Tensor) -> int:
+    """Frames per block where these are."""
+    return CPU_BLOCK if frames.device.type == "cpu" else GPU_BLOCK
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:
@@ -64,13 +69,18 @@ def blocks(count: int, size: int) -> Iterator[slice]:
 
 
 def run(
-    layers: Sequence[NMFInference], count: int, mixture: Tensor, activations: Tensor | None = None, block: int = BLOCK
+    layers: Sequence[NMFInference],
+    count: int,
+    mixture: Tensor,
+    activations: Tensor | None = None,
+    block: int | None = None,
 ) -> Iterator[tuple[slice, Tensor]]:
     """For each block, which frames it has, and their activations after the first ``count`` layers."""
     prepared = {id(layer): Prepared(layer) for layer in layers[:count]}
     steps: list[_loop.Step] = [prepared[id(layer)].step for layer in layers[:count]]
-    buffer = mixture.new_empty(min(block, len(mixture)), mixture.shape[-1])
-    for place in blocks(len(mixture), block):
+    size = min(block or block_of(mixture), len(mixture))
+    buffer = mixture.new_empty(size, mixture.shape[-1])
+    for place in blocks(len(mixture), size):
         part = mixture[place].contiguous()
         start = start_of(part, layers[0].components) if activations is None else activations[place]
         yield place, _loop.run(steps, Frames(part, buffer), start.clone(memory_format=torch.contiguous_format))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from deepunfold.core import Unfolded
-from deepunfold.nmf._blocks import BLOCK, run
+from deepunfold.nmf._blocks import run
 from deepunfold.nmf._check import check_frames, check_non_negative
 from deepunfold.nmf._deep import inference_layers
 from deepunfold.nmf._divergence import beta_divergence, divergence_split
@@ -31,10 +31,10 @@ class DeepNMFLoss(MultiplicativeLoss):
     Args:
         beta: as there.
         weights: as there.
-        block: frames that are in memory at a time.
+        block: frames that are in memory at a time; what suits the device unless told.
     """
 
-    def __init__(self, beta: float = 2.0, weights: Sequence[float] | None = None, block: int = BLOCK) -> None:
+    def __init__(self, beta: float = 2.0, weights: Sequence[float] | None = None, block: int | None = None) -> None:
         super().__init__(beta, weights)
         self.block = block
 

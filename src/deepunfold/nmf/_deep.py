@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepunfold.core import Constraint, Unfolded, constrain, unfold
 from deepunfold.core._tying import Tie
-from deepunfold.nmf._blocks import BLOCK, run
+from deepunfold.nmf._blocks import run
 from deepunfold.nmf._check import check_basis, check_frames
 from deepunfold.nmf._inference import NMFInference
 
@@ -134,15 +134,17 @@ def inference_layers(net: Unfolded) -> list[NMFInference]:
 
 
 @torch.no_grad()
-def separate(net: Unfolded, mixture: Tensor, activations: Tensor | None = None, block: int = BLOCK) -> Tensor:
+def separate(net: Unfolded, mixture: Tensor, activations: Tensor | None = None, block: int | None = None) -> Tensor:
     """What ``net(mixture)`` gives, without a graph, in blocks of frames and at the speed of the matrix products.
 
     Shapes: mixture (frames, rows), activations to start from (frames, components), result (frames, sources, features).
     """
     layers = inference_layers(net)
     check_frames("the mixture", mixture, layers[0].basis.shape[0])
-    last = layers[-1]
-    result = mixture.new_empty(len(mixture), len(last.sources), last.features)
+    result: Tensor | None = None
     for place, found in run(layers, net.depth, mixture, activations, block):
-        result[place] = last.readout(mixture[place], found)
+        output = layers[-1].readout(mixture[place], found)
+        result = output.new_empty(len(mixture), *output.shape[1:]) if result is None else result
+        result[place] = output
+    assert result is not None  # there is at least one frame
     return result

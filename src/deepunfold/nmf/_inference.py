@@ -116,16 +116,18 @@ class NMFInference(nn.Module):
         return x[1] if isinstance(x, tuple) else start_of(mixture, self.components)
 
     def step(self, x: Mixture, activations: Tensor) -> Tensor:
-        mixture, floor = self.data(x)
+        data, floor = self.data(x)
+        return self.moved(data, activations @ self.basis.mT + floor, activations)
+
+    def moved(self, data: Tensor, model: Tensor, activations: Tensor) -> Tensor:
+        """The updated activations, where the data and their model, both with what `data` adds, are known already."""
         basis = self.basis
-        model = activations @ basis.mT + floor
         if self.beta == 1:
-            pull = (mixture / model) @ basis
+            pull = (data / model) @ basis
             push = basis.sum(0) + self.sparsity
         else:
-            power = model.pow(self.beta - 1)
-            pull = (mixture / model * power) @ basis
-            push = power @ basis + self.sparsity
+            pull = (data if self.beta == 2 else data * model.pow(self.beta - 2)) @ basis
+            push = model.pow(self.beta - 1) @ basis + self.sparsity
         factor = pull / (push + TINY)
         # A root of zero would have an infinite slope.
         return activations * (factor if self.exponent == 1 else (factor + TINY).pow(self.exponent))
@@ -145,12 +147,15 @@ class NMFInference(nn.Module):
 
     def objective(self, x: Mixture, activations: Tensor) -> Tensor:
         """D_beta(M | W H) + |sparsity * H|_1 of each frame (equation ``eq:sup_nmf_obj``)."""
-        mixture, floor = self.data(x)
-        misfit = divergence(mixture, activations @ self.basis.mT + floor, self.beta)
-        return misfit.sum(-1) + (self.sparsity * activations).sum(-1)
+        data, floor = self.data(x)
+        return self.cost(data, activations @ self.basis.mT + floor, activations)
+
+    def cost(self, data: Tensor, model: Tensor, activations: Tensor) -> Tensor:
+        """The objective, where data and model are known already, as for `moved`."""
+        return divergence(data, model, self.beta).sum(-1) + (self.sparsity * activations).sum(-1)
 
     def data(self, x: Mixture) -> tuple[Tensor, Tensor]:
-        """The mixture, and what is added to its model; below beta = 1 to the mixture too: d(0 | y) can be infinite."""
+        """The rows that count, and what is added to their model; below beta = 1 also to them, as d(0 | y) asks."""
         mixture = _frames(x)[..., -self.basis.shape[0] :]
         floor = floor_of(mixture)
         return (mixture + floor if self.beta < 1 else mixture), floor

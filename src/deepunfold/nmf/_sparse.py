@@ -5,7 +5,7 @@ from torch import Tensor
 
 from deepunfold.core._progress import bar
 from deepunfold.nmf._basis import Statistics, gather, updated
-from deepunfold.nmf._blocks import BLOCK, blocks, infer
+from deepunfold.nmf._blocks import block_of, blocks, infer
 from deepunfold.nmf._check import check_basis, check_frames, check_sparsity
 from deepunfold.nmf._divergence import check_beta
 from deepunfold.nmf._inference import NMFInference, start_of
@@ -115,7 +115,7 @@ class SparseNMF:
         if not 0 <= forget <= 1:
             raise ValueError(f"forget={forget} must be between 0 (only this batch counts) and 1 (all count alike)")
         basis = self._ready(frames)
-        current = infer(NMFInference(basis, sparsity=self.sparsity, beta=self.beta), frames, steps)
+        current = infer(self._layer(basis), frames, steps)
         _cost, new = self._pass(basis, frames, current, infer_first=False)
         seen = Statistics.zeros(basis) if self._seen is None else self._seen
         seen.add(new, forget)
@@ -128,27 +128,32 @@ class SparseNMF:
         """The activations (frames, components) of other data, with W as it is."""
         if self.basis is None:
             raise ValueError("there is no basis yet; call fit or partial_fit first")
-        return infer(NMFInference(self.basis, sparsity=self.sparsity, beta=self.beta), frames, steps)
+        return infer(self._layer(self.basis), frames, steps)
 
     def _pass(
         self, basis: Tensor, frames: Tensor, activations: Tensor, infer_first: bool = True
     ) -> tuple[float, Statistics]:
-        """Go through the data once: the objective before, activations updated in place, and statistics for W."""
-        layer = NMFInference(basis, sparsity=self.sparsity, beta=self.beta)
-        cost, seen = 0.0, Statistics.zeros(basis)
-        for place in blocks(len(frames), BLOCK):
+        """Go through the data once: the objective, activations updated in place after that, and statistics for W."""
+        layer = self._layer(basis)
+        cost, seen = frames.new_zeros((), dtype=torch.float64), Statistics.zeros(basis)
+        for place in blocks(len(frames), block_of(frames)):
             own = activations[place]
-            cost += float(layer.objective(frames[place], own).sum(dtype=torch.float64))
-            if infer_first:
-                own.copy_(layer.step(frames[place], own))
             data, floor = layer.data(frames[place])
-            seen.add(gather(basis, data, own @ basis.mT + floor, own, self.sparsity, self.beta))
-        return cost, seen
+            model = own @ basis.mT + floor
+            if infer_first:
+                cost += layer.cost(data, model, own).sum(dtype=torch.float64)
+                own.copy_(layer.moved(data, model, own))
+                model = own @ basis.mT + floor
+            seen.add(gather(basis, data, model, own, self.sparsity, self.beta))
+        return float(cost), seen
 
     def _cost(self, basis: Tensor, frames: Tensor, activations: Tensor) -> float:
-        layer = NMFInference(basis, sparsity=self.sparsity, beta=self.beta)
-        parts = (layer.objective(frames[place], activations[place]) for place in blocks(len(frames), BLOCK))
+        layer = self._layer(basis)
+        parts = (layer.objective(frames[part], activations[part]) for part in blocks(len(frames), block_of(frames)))
         return sum(float(part.sum(dtype=torch.float64)) for part in parts)
+
+    def _layer(self, basis: Tensor) -> NMFInference:
+        return NMFInference(basis, sparsity=self.sparsity, beta=self.beta)
 
     def _moved(self, basis: Tensor, seen: Statistics) -> tuple[Tensor, Tensor]:
         """The updated basis with columns of unit norm, and the norms that they had."""
