@@ -116,6 +116,7 @@ class NMFInference(nn.Module):
         return x[1] if isinstance(x, tuple) else start_of(mixture, self.components)
 
     def step(self, x: Mixture, activations: Tensor) -> Tensor:
+        """One multiplicative update of H (equation ``eq:nmf_updates``)."""
         data, floor = self.data(x)
         return self.moved(data, activations @ self.basis.mT + floor, activations)
 
@@ -133,6 +134,7 @@ class NMFInference(nn.Module):
         return activations * (factor if self.exponent == 1 else (factor + TINY).pow(self.exponent))
 
     def readout(self, x: Mixture, activations: Tensor) -> Tensor:
+        """The sources; without any, the activations."""
         if not self.sources:
             return activations
         mixture = _frames(x)[..., -self.features :]
