@@ -9,8 +9,9 @@ from torch.nn.functional import mse_loss
 import deepunfold as du
 from deepunfold.core import _tree
 from deepunfold.core.algorithms import ISTA
+from deepunfold.nmf import DeepNMFLoss, MultiplicativeUpdate, SparseNMF, deep_nmf, infer, separate
 from deepunfold.testing import CHECKS, Case
-from tests.cases import all_cases, dictionary, signals
+from tests.cases import all_cases, bases, dictionary, mixtures, nmf, signals
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CASES = {name: case for name, case in all_cases().items() if name != "functions"}
@@ -54,3 +55,18 @@ def test_training_resumes_on_the_device(tmp_path):
     whole, second = run(4)
     assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_non_negative_models_give_what_they_give_on_the_cpu():
+    x = mixtures(40)
+    target = torch.stack([0.3 * x, 0.7 * x], 1)
+    results = []
+    for device in ("cpu", "cuda"):
+        net = deep_nmf(bases(), 4, 2, sparsity=0.1).to(device)
+        data = [(x.to(device), target.to(device))]
+        du.fit(net, data, DeepNMFLoss(2, block=16), epochs=3, optimizer=MultiplicativeUpdate)
+        learnt = SparseNMF(3, sparsity=0.1).fit(x.to(device), steps=5)
+        inferred = infer(nmf().to(device), x.to(device), 7)
+        results.append([separate(net, x.to(device)), learnt.basis, learnt.activations, inferred])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(theirs.cpu(), ours)

@@ -86,6 +86,26 @@ def test_a_steady_mixture_converges_over_frames():
     assert float((carried - exact).abs().max()) < 0.2 * float((alone - exact).abs().max())
 
 
+def test_it_trains_through_time_to_less_than_a_network_without_a_past():
+    """Activations that last: what a few layers cannot infer from a frame, they learn to carry over."""
+    basis = torch.cat(bases(), 1)
+    lasting = (torch.rand(8, 4, 3, dtype=torch.float64) ** 3).repeat_interleave(5, dim=1)
+    models = (lasting[..., :2] @ basis[:, :2].mT, lasting[..., 2:] @ basis[:, 2:].mT)
+    sources = torch.stack(models, 2) * (0.5 + torch.rand(8, 20, 2, 7, dtype=torch.float64))
+    mixture = sources.sum(2)
+    errors = []
+    for make in (model, lambda: model().net):
+        net = make()
+        optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=3e-3)
+        for _ in range(60):
+            optimizer.zero_grad()
+            error = (net(mixture) - sources).square().sum()
+            error.backward()
+            optimizer.step()
+        errors.append(float(error.detach()))
+    assert errors[0] < 0.95 * errors[1]
+
+
 @pytest.mark.parametrize("carry", [0.0, 1.0, -1.0])
 def test_carry_out_of_range(carry):
     with pytest.raises(ValueError, match="must lie between 0 and 1"):

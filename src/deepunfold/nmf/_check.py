@@ -16,12 +16,17 @@ def check_non_negative(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has values that are not finite ({least:g} to {most:g}); give finite ones")
 
 
+def check_dtype(name: str, tensor: Tensor) -> None:
+    """Raise for whole numbers, and for half precision, whose range is too small for quotients of spectra."""
+    if not tensor.is_floating_point() or tensor.dtype == torch.float16:
+        raise ValueError(f"{name} is of {tensor.dtype}; give float32 or float64")
+
+
 def check_basis(basis: Tensor, name: str = "basis") -> None:
     """Raise unless it is a non-negative matrix of bases in columns."""
     if basis.dim() != 2 or 0 in basis.shape:
         raise ValueError(f"{name} must have the shape (rows, components), not {tuple(basis.shape)}")
-    if not basis.is_floating_point():
-        raise ValueError(f"{name} must have a floating-point dtype, not {basis.dtype}")
+    check_dtype(name, basis)
     check_non_negative(name, basis)
 
 
@@ -29,8 +34,7 @@ def check_frames(name: str, frames: Tensor, rows: int | None = None) -> None:
     """Raise unless it is a batch (frames, rows) of non-negative data."""
     if frames.dim() < 2 or frames.shape[0] == 0:
         raise ValueError(f"{name} must be of shape (frames, rows) with at least one frame, not {tuple(frames.shape)}")
-    if not frames.is_floating_point():
-        raise ValueError(f"{name} must have a floating-point dtype, not {frames.dtype}")
+    check_dtype(name, frames)
     if rows is not None and frames.shape[-1] != rows:
         raise ValueError(
             f"{name} has {frames.shape[-1]} values per frame, but the basis has {rows} rows; give {rows} values"
