@@ -68,6 +68,9 @@ def inference(size: Size, device: torch.device, repeats: int) -> list[Timing]:
         ways["torchnmf"] = lambda: torchnmf(basis, mixture, size.layers)
     if device.type == "cpu" and importlib.util.find_spec("sklearn"):
         ways["scikit-learn"] = lambda: scikit_learn(basis, mixture, size.layers)
+    if device.type == "cuda" and importlib.util.find_spec("triton"):
+        candidates: Any = importlib.import_module("benchmarks._nmf_gpu").candidates
+        ways |= candidates(one_line, basis, mixture, SPARSITY, size.layers)
     return compare(ways, "products alone", repeats)
 
 
