@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from deepunfold import means as means
     from deepunfold import nmf as nmf
     from deepunfold import testing as testing
     from deepunfold.core import *
@@ -49,6 +50,7 @@ __all__ = [
     "from_functions",
     "iterate",
     "load",
+    "means",
     "nmf",
     "notes",
     "save",
@@ -58,7 +60,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("nmf", "testing"):
+    if name in ("means", "nmf", "testing"):
         return importlib.import_module(f"deepunfold.{name}")
     if name == "algorithms":
         return importlib.import_module("deepunfold.core.algorithms")
