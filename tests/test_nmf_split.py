@@ -297,6 +297,11 @@ def test_silent_frames_teach_nothing():
         (lambda net, x, s: DeepNMFLoss(2)(net, x[:, :4], s), ValueError, "has 4 values per frame"),
         (lambda net, x, s: DeepNMFLoss(2, (1.0,))(net, x, s), ValueError, r"weights=\(1.0,\) must be one number >= 0"),
         (lambda net, x, s: DeepNMFLoss(2, (1.0, -1.0, 0.0))(net, x, s), ValueError, "must be one number >= 0"),
+        (
+            lambda net, x, s: DeepNMFLoss(2)(du.unfold(NMFInference(torch.ones(18, 4)), 2), x, s),
+            ValueError,
+            "the network reads out activations",
+        ),
         (lambda net, x, s: DeepNMFLoss(2)(net.layers[0], x, s), TypeError, "takes a network that deep_nmf makes"),
         (
             lambda net, x, s: DeepNMFLoss(2)(deep_nmf(bases(), 2, 1, beta=2.0), x[:, :7], s[:, :2]),

@@ -164,6 +164,10 @@ def _trains(layer: NMFInference, sums: AllSums) -> bool:
 def _check(layers: Sequence[NMFInference], x: Tensor, target: Tensor) -> None:
     check_frames("the mixture", x, layers[0].basis.shape[0])
     last = layers[-1]
+    if not last.sources:
+        raise ValueError(
+            "the network reads out activations; say which columns belong to which source, as deep_nmf does"
+        )
     shape = (len(x), len(last.sources), last.features)
     if target.shape != shape:
         raise ValueError(f"the target has the shape {tuple(target.shape)}; give the sources as {shape}")
