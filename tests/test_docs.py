@@ -153,11 +153,11 @@ def test_all_python_is_run():
 
 def test_every_public_name_is_in_the_reference():
     listed = set(re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE))
-    modules = {"algorithms", "means", "nmf", "testing"}
+    modules = {"algorithms", "means", "mrf", "nmf", "testing"}
     names = {f"deepunfold.{name}" for name in du.__all__ if name not in modules}
     names |= {f"deepunfold.algorithms.{name}" for name in du.algorithms.__all__}
-    names |= {f"deepunfold.nmf.{name}" for name in du.nmf.__all__}
-    names |= {f"deepunfold.means.{name}" for name in du.means.__all__}
+    for module in ("means", "mrf", "nmf"):
+        names |= {f"deepunfold.{module}.{name}" for name in getattr(du, module).__all__}
     assert names <= listed
     for name in listed:
         assert _resolve(name) is not None

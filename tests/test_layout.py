@@ -56,7 +56,9 @@ def test_core_needs_torch_safetensors_and_little_else():
 
 
 def test_public_names_are_those_of_the_core_and_its_modules():
-    assert sorted(deepunfold.__all__) == sorted([*deepunfold.core.__all__, "algorithms", "means", "nmf", "testing"])
+    assert sorted(deepunfold.__all__) == sorted(
+        [*deepunfold.core.__all__, "algorithms", "means", "mrf", "nmf", "testing"]
+    )
     for name in deepunfold.__all__:
         assert getattr(deepunfold, name) is not None
     assert dir(deepunfold) == sorted(deepunfold.__all__)
@@ -66,7 +68,7 @@ def test_public_names_are_those_of_the_core_and_its_modules():
 
 def test_every_public_thing_is_documented():
     things = {name: getattr(deepunfold, name) for name in deepunfold.core.__all__}
-    for module in (deepunfold.means, deepunfold.nmf):
+    for module in (deepunfold.means, deepunfold.mrf, deepunfold.nmf):
         things |= {name: getattr(module, name) for name in module.__all__}
     for name, thing in things.items():
         assert (thing.__doc__ or "").strip(), f"{name} has no docstring"

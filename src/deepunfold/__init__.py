@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from deepunfold import means as means
+    from deepunfold import mrf as mrf
     from deepunfold import nmf as nmf
     from deepunfold import testing as testing
     from deepunfold.core import *
@@ -51,6 +52,7 @@ __all__ = [
     "iterate",
     "load",
     "means",
+    "mrf",
     "nmf",
     "notes",
     "save",
@@ -60,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("means", "nmf", "testing"):
+    if name in ("means", "mrf", "nmf", "testing"):
         return importlib.import_module(f"deepunfold.{name}")
     if name == "algorithms":
         return importlib.import_module("deepunfold.core.algorithms")
