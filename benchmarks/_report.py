@@ -1,6 +1,7 @@
 """What benchmarks and recipes share: arguments, the machine's name, interleaved timing, a table, a JSON file."""
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -18,6 +19,24 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(description or "").strip().split("\n", 1)[0])
     made.add_argument("--json", type=Path, metavar="FILE", help="write settings and results to FILE as JSON")
     return made
+
+
+def add_device(made: argparse.ArgumentParser) -> None:
+    """Give a parser ``--device``: "cpu" or "cuda", the latter by default where it is there, and only there."""
+    there = torch.cuda.is_available()
+
+    def device(name: str) -> str:
+        if name == "cuda" and not there:
+            raise argparse.ArgumentTypeError("there is no CUDA device here; use cpu")
+        return name
+
+    made.add_argument("--device", type=device, choices=("cpu", "cuda"), default="cuda" if there else "cpu")
+
+
+def need(module: str, extra: str) -> None:
+    """End with a message where a module that was asked for is not installed, before any work is done."""
+    if importlib.util.find_spec(module) is None:
+        raise SystemExit(f"this needs {module}, which is not installed: pip install 'deepunfold[{extra}]'")
 
 
 def machine() -> str:
@@ -72,6 +91,11 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) ->
         first, *rest = (cell for cell in row)
         padded = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
         print("  ".join(padded).rstrip())
+
+
+def met(holds: bool) -> str:
+    """The last cell of a claim."""
+    return "yes" if holds else "no"
 
 
 def _cell(value: object) -> str:

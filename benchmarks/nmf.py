@@ -14,7 +14,7 @@ from resource import RUSAGE_SELF, getrusage
 import torch
 
 from benchmarks._nmf_measures import Peak, Size, Timing, compare, inference, peaks, steps
-from benchmarks._report import parser, show, write_json
+from benchmarks._report import add_device, met, parser, show, write_json
 
 INFERENCE = (Size(1800, 200, 5000, 25), Size(1800, 2000, 5000, 25))
 # The paper's networks, whose first layers see nine frames, and ones that see one, where every update is as cheap.
@@ -63,13 +63,10 @@ def main(given: Sequence[str] | None = None) -> None:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """The settings of a run."""
     made = parser(__doc__)
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add_device(made)
     made.add_argument("--small", action="store_true", help="a quick look: fewer frames and repeats")
     made.add_argument("--large", action="store_true", help="also one step of 300,000 frames through 25 trained layers")
-    chosen = made.parse_args(given)
-    if chosen.device == "cuda" and not torch.cuda.is_available():
-        made.error("--device cuda: there is no CUDA device here; use --device cpu")
-    return chosen
+    return made.parse_args(given)
 
 
 def network_of(size: Size) -> str:
@@ -102,8 +99,8 @@ def fits(size: Size, device: torch.device) -> list[object]:
     """One closed-form step of everything: how long, and the most memory that the process ever had."""
     begun = time.perf_counter()
     steps(size, device)["closed-form step"]()
-    # The system counts in kilobytes.
-    held = torch.cuda.max_memory_allocated() if device.type == "cuda" else 1000 * getrusage(RUSAGE_SELF).ru_maxrss
+    # Linux counts in units of 1024 bytes.
+    held = torch.cuda.max_memory_allocated() if device.type == "cuda" else 1024 * getrusage(RUSAGE_SELF).ru_maxrss
     reached = f"{held / 1e9:.1f} GB, {time.perf_counter() - begun:.0f} s"
     return [f"a step of T={size.frames:,}, K=25, C=25, R=200", "in 24 GB", reached, met(held < 24e9)]
 
@@ -131,11 +128,6 @@ def claims(
     claim = f"its peak at T={used[-1].frames} over that at T={used[0].frames}"
     rows.append([claim, "1", f"{growth:.2f}", met(growth <= 1.01)])
     return rows
-
-
-def met(holds: bool) -> str:
-    """The last cell of a claim."""
-    return "yes" if holds else "no"
 
 
 if __name__ == "__main__":

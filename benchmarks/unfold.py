@@ -8,7 +8,6 @@ and input, over K for each mode and over C for train_last. Growth: what a proces
 """
 
 import argparse
-import importlib.util
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from typing import TypeAlias
 import torch
 
 from benchmarks import _unfold_plot
-from benchmarks._report import parser, show, write_json
+from benchmarks._report import add_device, met, need, parser, show, write_json
 from benchmarks._unfold_measures import (
     MODES,
     Growth,
@@ -80,15 +79,12 @@ def main(given: Sequence[str] | None = None) -> None:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """The settings of a run; what it could not do is said before it starts."""
     made = parser(__doc__)
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add_device(made)
     made.add_argument("--small", action="store_true", help="a quick look: fewer sizes and repeats")
     made.add_argument("--plot", type=Path, metavar="FILE", help="draw peak memory over K and over C")
     chosen = made.parse_args(given)
-    if chosen.device == "cuda" and not torch.cuda.is_available():
-        made.error("--device cuda: there is no CUDA device here; use --device cpu")
     for module in ("psutil", "matplotlib") if chosen.plot else ("psutil",):
-        if not importlib.util.find_spec(module):
-            made.error(f"this needs {module}: pip install 'deepunfold[bench]'")
+        need(module, "bench")
     return chosen
 
 
@@ -185,11 +181,6 @@ def growth_claims(rows: Sequence[Growth]) -> Rows:
         ["training: tensors gained", "0", f"{tensors}", met(tensors <= 0)],
         ["training: resident memory gained", "at most 1 MB", f"{megabytes(resident)} MB", met(resident <= 1e6)],
     ]
-
-
-def met(holds: bool) -> str:
-    """The last cell of a claim."""
-    return "yes" if holds else "no"
 
 
 if __name__ == "__main__":

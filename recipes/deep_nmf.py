@@ -17,13 +17,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from benchmarks._report import parser, show, write_json
+from benchmarks._report import need, parser, show, write_json
 from deepunfold import ConvergenceWarning, Epoch, Implicit, Positive, Unfolded, constrain, fit, unfold
 from deepunfold.nmf import (
     DeepNMFLoss,
@@ -36,7 +37,6 @@ from deepunfold.nmf import (
 )
 from recipes import _deep_nmf_plots
 from recipes._synthetic_sources import Sources, draw
-from recipes.lista import need_matplotlib
 
 CONTEXT = 3
 SPARSITY = 0.3
@@ -87,15 +87,20 @@ def learn_bases(sources: Sources, components: int) -> list[Tensor]:
     return bases
 
 
-def trained_by(optimizer: torch.optim.Optimizer) -> Callable[..., Tensor]:
-    """The loss that belongs to an optimiser: in closed form with split gradients, or plain."""
-    if isinstance(optimizer, MultiplicativeUpdate):
-        return DeepNMFLoss(2.0)
-    return lambda output, target: beta_divergence(target, output, 2.0).sum()
+def plain(output: Tensor, target: Tensor) -> Tensor:
+    """The loss of `DeepNMFLoss`, for automatic differentiation."""
+    return beta_divergence(target, output, 2.0).sum()
 
 
-def train(net: Unfolded, optimizer: torch.optim.Optimizer, sources: Sources, steps: int, course: Course) -> None:
+Way: TypeAlias = tuple[Any, Callable[..., torch.optim.Optimizer]]
+"""A loss, and what makes the optimiser that belongs to it."""
+MULTIPLICATIVE: Way = (DeepNMFLoss(2.0), MultiplicativeUpdate)
+ADAM: Way = (plain, partial(torch.optim.Adam, lr=0.02))
+
+
+def train(net: Unfolded, way: Way, sources: Sources, steps: int, course: Course) -> None:
     """Updates on all data at once; their losses and times are added to the course."""
+    loss, optimizer = way
     before = course.seconds[-1] if course.seconds else 0.0
     begun = time.perf_counter()
 
@@ -104,17 +109,7 @@ def train(net: Unfolded, optimizer: torch.optim.Optimizer, sources: Sources, ste
         course.seconds.append(before + time.perf_counter() - begun)
 
     data = [(context(sources.mixture, CONTEXT), sources.magnitudes)]
-    fit(net, data, trained_by(optimizer), epochs=steps, optimizer=optimizer, callback=note, progress=False)
-
-
-def multiplicative(net: Unfolded) -> MultiplicativeUpdate:
-    """Multiplicative updates of what is trained."""
-    return MultiplicativeUpdate([parameter for parameter in net.parameters() if parameter.requires_grad])
-
-
-def adam(net: Unfolded) -> torch.optim.Optimizer:
-    """Adam on what is trained."""
-    return torch.optim.Adam([parameter for parameter in net.parameters() if parameter.requires_grad], lr=0.02)
+    fit(net, data, loss, epochs=steps, optimizer=optimizer, callback=note, progress=False)
 
 
 # -- the two experiments ---------------------------------------------------------------------------------------------
@@ -128,7 +123,7 @@ def order(bases: Sequence[Tensor], data: Sources, test: Sources, setting: Settin
         for trained in setting.trained:
             net = deep_nmf(bases, layers, trained, context=CONTEXT, sparsity=SPARSITY)
             if trained:
-                train(net, multiplicative(net), data, setting.steps, Course())
+                train(net, MULTIPLICATIVE, data, setting.steps, Course())
             row[f"C={trained}"] = quality(net, test)
             print(f"K={layers}, C={trained}: {row[f'C={trained}']:.2f} dB", flush=True)
     return found
@@ -152,26 +147,26 @@ def ways(bases: Sequence[Tensor], data: Sources, test: Sources, setting: Setting
     courses = {}
     net = fresh()
     course = Course(sdr_before=quality(net, test))
-    train(net, multiplicative(net), data, steps, course)
+    train(net, MULTIPLICATIVE, data, steps, course)
     courses["multiplicative"] = finished(course, net, test)
 
     net = logarithmic(fresh())
     course = Course(sdr_before=quality(net, test))
-    train(net, adam(net), data, steps, course)
+    train(net, ADAM, data, steps, course)
     courses["Adam"] = finished(course, net, test)
 
     net = fresh()
     course = Course(sdr_before=quality(net, test))
-    train(net, multiplicative(net), data, steps // 3, course)
+    train(net, MULTIPLICATIVE, data, steps // 3, course)
     net = logarithmic(net)
-    train(net, adam(net), data, steps - steps // 3, course)
+    train(net, ADAM, data, steps - steps // 3, course)
     courses["in turn"] = finished(course, net, test)
 
     net = bi_level(bases)
     course = Course(sdr_before=quality(net, test))
     with warnings.catch_warnings(record=True) as inexact:
         warnings.simplefilter("always", ConvergenceWarning)
-        train(net, adam(net), data, steps // 3, course)
+        train(net, ADAM, data, steps // 3, course)
     print(f"bi-level: {len(inexact)} warnings of inexact gradients in {steps // 3} updates", flush=True)
     courses["bi-level"] = finished(course, net, test)
     return courses
@@ -232,7 +227,7 @@ def options(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Settin
     made.add_argument("--plots", type=Path, metavar="FOLDER", help="draw bases, activations, sources, and losses")
     given = made.parse_args(arguments)
     if given.plots:
-        need_matplotlib()
+        need("matplotlib", "plot")
         given.plots.mkdir(parents=True, exist_ok=True)
     setting = SMALL if given.small else FULL
     return given, replace(setting, steps=given.steps) if given.steps else setting

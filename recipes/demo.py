@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from benchmarks._report import show
+from benchmarks._report import need, show
 from deepunfold import Unfolded, algorithms, unfold
 from recipes import lista
 from recipes._sparse_problem import SparseProblem, nmse_db
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="where the pictures go")
     out = parser.parse_args(arguments).out
-    lista.need_matplotlib()
+    need("matplotlib", "plot")
     out.mkdir(parents=True, exist_ok=True)
 
     problem = SparseProblem(SETTING.measurements, SETTING.atoms)

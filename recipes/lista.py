@@ -26,7 +26,6 @@ layer, each stage for up to 200,000 updates.
 """
 
 import argparse
-import importlib.util
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from benchmarks._report import parser, show, write_json
+from benchmarks._report import need, parser, show, write_json
 from deepunfold import Epoch, Unfolded, algorithms, deep_supervision, fit, save, unfold
 from recipes._sparse_problem import SparseProblem, nmse_db
 
@@ -170,12 +169,6 @@ def table(entries: Mapping[str, Entry], layers: int) -> tuple[list[str], list[li
     return header, rows
 
 
-def need_matplotlib() -> None:
-    """Say so early where pictures are asked for and cannot be made."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit("pictures need matplotlib, which is not installed: pip install 'deepunfold[plot]'")
-
-
 def plot_curves(curves: Mapping[str, Sequence[float]], path: Path) -> None:
     """NMSE over layers, each line labelled at its end."""
     from matplotlib.figure import Figure
@@ -215,7 +208,7 @@ def options(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Settin
     made.add_argument("--save", type=Path, metavar="FILE", help="write the best network (safetensors)")
     given = made.parse_args(arguments)
     if given.plot:
-        need_matplotlib()
+        need("matplotlib", "plot")
     for path in filter(None, (given.plot, given.save, given.json)):
         path.parent.mkdir(parents=True, exist_ok=True)
     setting = SMALL if given.small else FULL

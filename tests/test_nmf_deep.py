@@ -20,7 +20,6 @@ def mixture(frames=9):
 
 
 # Table 2 of the paper (``tab:chime_dev``): R_l, K, C, P_D and P, with F = 200, T = 9 and two sources.
-K4, K25 = range(5), range(5)
 TABLE = [
     *((100, 4, c, 40_000 * c, 360_000 + 40_000 * c) for c in range(5)),
     *((100, 25, c, 40_000 * c, 360_000 + 40_000 * c) for c in range(5)),
@@ -42,6 +41,7 @@ def test_context_puts_the_present_frame_last():
     assert torch.equal(context(frames, 1), frames)
     batch = torch.rand(2, 4, 2)
     assert torch.equal(context(batch, 3)[1], context(batch[1], 3))
+    assert context(torch.rand(20, 3), 4).shape == (20, 12)
 
 
 def test_no_trained_layer_is_sparse_nmf_bit_for_bit():

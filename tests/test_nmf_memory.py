@@ -22,9 +22,8 @@ def peak(call):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frames", [(2048, 8192)])
-def test_peaks(frames):
-    used = []
+def test_peaks():
+    frames, used = (2048, 8192), []
     for count in frames:
         basis, mixture, net, sources = networks(count)
         loss, algorithm = DeepNMFLoss(2), NMFInference(basis)

@@ -16,7 +16,6 @@ from deepunfold.nmf import (
     MultiplicativeLoss,
     MultiplicativeUpdate,
     Split,
-    context,
     deep_nmf,
     sum_over_processes,
 )
@@ -185,8 +184,3 @@ def test_processes_that_share_the_data_take_the_same_step():
         for rank in (0, 1):
             for ours, theirs in zip(trained, torch.load(f"{folder}/result{rank}", weights_only=True), strict=True):
                 torch.testing.assert_close(ours.detach(), theirs)
-
-
-def test_context_data_are_views_of_one_recording():
-    frames = torch.rand(20, 3)
-    assert context(frames, 4).shape == (20, 12)

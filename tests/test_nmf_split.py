@@ -178,7 +178,6 @@ def test_closed_form_engine_and_autograd(depths, filtered, beta, weights):
 def test_parts_agree_but_for_what_the_appendix_takes_out_of_both():
     """In one update of H: W * ((M / Lambda^2)^T-weighted squares of H) is in both parts of the engine's, or in none."""
     columns, x, target = problem((3, 2), 11)
-    net = deep_nmf(columns, 1, 2, sparsity=0.3)
     whole = torch.cat(columns, 1)
     net = du.unfold([(NMFInference(whole, (3, 2), sparsity=0.3, filtered=False), 1)], tie="each")
     target = torch.rand(11, 2, T * F, dtype=torch.float64)

@@ -34,9 +34,10 @@ def power_mean(
     The exponent is a number from -inf (the minimum) over -1 (harmonic), 0 (geometric) and 1 (arithmetic) to inf (the
     maximum), or a tensor of them that can be broadcast against the result with ``keepdim=True``.
     """
+    weights = values.new_ones(()) if weights is None else weights
     _check(values, weights, dim)
     if isinstance(exponent, float | int) and exponent == 1:
-        return _average(values, weights, dim, keepdim)
+        return (values * weights).sum(dim, keepdim) / weights.expand_as(values).sum(dim, keepdim)
     logarithm = _mean_of_logarithms(values.log(), weights, exponent, dim, logarithmic=False)
     mean = logarithm.exp()
     return mean if keepdim else mean.squeeze(dim)
@@ -49,18 +50,19 @@ def log_power_mean(
 
     Values and log-weights may be -inf: then x or w is zero. The exponent is as for `power_mean`.
     """
+    log_weights = values.new_zeros(()) if log_weights is None else log_weights
     _check(values, log_weights, dim)
-    if isinstance(exponent, float | int) and exponent == 1 and log_weights is not None:
+    if isinstance(exponent, float | int) and exponent == 1:
         total = torch.logsumexp(values + log_weights, dim, keepdim)
         return total - torch.logsumexp(log_weights.expand_as(values), dim, keepdim)
     mean = _mean_of_logarithms(values, log_weights, exponent, dim, logarithmic=True)
     return mean if keepdim else mean.squeeze(dim)
 
 
-def _check(values: Tensor, weights: Tensor | None, dim: int) -> None:
+def _check(values: Tensor, weights: Tensor, dim: int) -> None:
     if not -values.dim() <= dim < values.dim() or values.shape[dim] == 0:
         raise ValueError(f"there is nothing to average along dim={dim} of values of shape {tuple(values.shape)}")
-    if weights is not None and not _fits(weights, values.shape):
+    if not _fits(weights, values.shape):
         raise ValueError(
             f"weights of shape {tuple(weights.shape)} cannot be broadcast to values of {tuple(values.shape)}"
         )
@@ -72,23 +74,14 @@ def _fits(tensor: Tensor, shape: Sequence[int]) -> bool:
     return len(own) == len(shape) and all(size in (1, wanted) for size, wanted in zip(own, shape, strict=True))
 
 
-def _average(values: Tensor, weights: Tensor | None, dim: int, keepdim: bool) -> Tensor:
-    if weights is None:
-        return values.mean(dim, keepdim)
-    return (values * weights).sum(dim, keepdim) / weights.expand_as(values).sum(dim, keepdim)
-
-
-def _mean_of_logarithms(
-    z: Tensor, weights: Tensor | None, exponent: Tensor | float, dim: int, logarithmic: bool
-) -> Tensor:
+def _mean_of_logarithms(z: Tensor, weights: Tensor, exponent: Tensor | float, dim: int, logarithmic: bool) -> Tensor:
     """L with the dimension kept, from weights or from their logarithms."""
     a = torch.as_tensor(exponent, dtype=z.dtype, device=z.device)
     result = [1 if i == dim % z.dim() else size for i, size in enumerate(z.shape)]
     if a.dim() and not _fits(a, result):
         raise ValueError(f"an exponent of shape {tuple(a.shape)} cannot be broadcast to the result, {tuple(result)}")
-    given = (z.new_zeros(()) if logarithmic else z.new_ones(())) if weights is None else weights
     apply: Callable[..., Tensor] = _LogPowerMean.apply
-    return apply(z, given.expand_as(z), a, dim, logarithmic)
+    return apply(z, weights.expand_as(z), a, dim, logarithmic)
 
 
 class _LogPowerMean(torch.autograd.Function):
@@ -105,9 +98,16 @@ class _LogPowerMean(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         z, weights, a, mean = ctx.saved_tensors
         shares = _log_shares(weights, ctx.dim, ctx.logarithmic)
-        for_z, for_logarithms, for_shares, for_a = _derivatives(z, shares, a, mean, ctx.dim)
-        for_w = for_logarithms if ctx.logarithmic else for_shares / weights.sum(ctx.dim, keepdim=True)
-        return gradient * for_z, gradient * for_w, (gradient * for_a).sum_to_size(a.shape), None, None
+        gap, y = _gaps(z, shares, a, mean)
+        for_z = gradient * _in_values(z, shares, a, mean, y, ctx.dim) if ctx.needs_input_grad[0] else None
+        for_weights = for_a = None
+        if ctx.needs_input_grad[1]:
+            slope = _in_weights(shares, a, gap, y, ctx.logarithmic)
+            for_weights = gradient * (slope if ctx.logarithmic else slope / weights.sum(ctx.dim, keepdim=True))
+        if ctx.needs_input_grad[2]:
+            curve = _in_exponent(shares, a, gap, y).sum(ctx.dim, keepdim=True)
+            for_a = (gradient * curve).sum_to_size(a.shape)
+        return for_z, for_weights, for_a, None, None
 
 
 def _log_shares(weights: Tensor, dim: int, logarithmic: bool) -> Tensor:
@@ -124,7 +124,7 @@ def _forward(z: Tensor, shares: Tensor, a: Tensor, dim: int) -> Tensor:
     origin = torch.where(torch.isfinite(top), top, 0.0)  # so that only differences are rounded
     values, p = torch.where(present, z - origin, 0.0), shares.exp()
     mean = torch.where(p > 0, p * values, 0.0).sum(dim, keepdim=True)
-    finite = torch.where(torch.isinf(a) | (a == 0), 1.0, a)
+    finite = _divisor(a)
     small = finite.abs() * (top - bottom) < 1
     deviation = torch.where(small, finite * (values - torch.where(torch.isfinite(mean), mean, 0.0)), 0.0)
     near = mean + torch.log1p((p * torch.expm1(deviation)).sum(dim, keepdim=True)) / finite
@@ -133,28 +133,45 @@ def _forward(z: Tensor, shares: Tensor, a: Tensor, dim: int) -> Tensor:
     return torch.where(a == torch.inf, top, torch.where(a == -torch.inf, bottom, result))
 
 
-def _derivatives(z: Tensor, shares: Tensor, a: Tensor, mean: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of L in the values, in the logarithms of the weights, in the weights, and in the exponent.
+# The derivatives. Where L is -inf, or the exponent infinite, only that in the values is not zero.
 
-    Where L is -inf, or the exponent infinite, only that in the values is not zero: it goes to those that make L.
-    """
-    p, finite = shares.exp(), torch.where(torch.isinf(a), 0.0, a)
+
+def _gaps(z: Tensor, shares: Tensor, a: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """z - L, and y = a (z - L); zero where there is no such number."""
+    known = torch.isfinite(mean) & torch.isfinite(a) & ((shares > -torch.inf) | torch.isfinite(z))
+    gap = torch.where(known, z - mean, 0.0)
+    return gap, torch.where(torch.isinf(a) | (a == 0) | (gap == 0), 0.0, a * gap)
+
+
+def _in_values(z: Tensor, shares: Tensor, a: Tensor, mean: Tensor, y: Tensor, dim: int) -> Tensor:
+    """p exp(y); where L is not smooth, the shares of those values that make it."""
     smooth = torch.isfinite(mean) & torch.isfinite(a)
-    gap = torch.where(smooth & ((shares > -torch.inf) | torch.isfinite(z)), z - mean, 0.0)
-    y = torch.where((finite == 0) | (gap == 0), 0.0, finite * gap)
-    tilted = (shares + y).exp()
-    chosen = p * torch.where(torch.isinf(a), z == mean, (z == -torch.inf) | (a >= 0))
-    in_values = torch.where(smooth, tilted, chosen / torch.where(smooth, 1.0, chosen.sum(dim, keepdim=True)))
+    chosen = shares.exp() * torch.where(torch.isinf(a), z == mean, (z == -torch.inf) | (a >= 0))
+    return torch.where(smooth, (shares + y).exp(), chosen / torch.where(smooth, 1.0, chosen.sum(dim, keepdim=True)))
 
-    near, divisor = y.abs() < _SMALL, torch.where(finite == 0, 1.0, finite)
-    small, bounded = torch.where(near, y, 0.0), torch.where(y > -torch.inf, y, 0.0)
+
+def _in_weights(shares: Tensor, a: Tensor, gap: Tensor, y: Tensor, logarithmic: bool) -> Tensor:
+    """expm1(y) / a, and p times it where the weights are logarithms."""
+    near, p, divisor = y.abs() < _SMALL, shares.exp(), _divisor(a)
+    small = torch.where(near & (y != 0), y, 1.0)
+    slope = torch.where(near & (gap > -torch.inf), gap, 0.0) * torch.where(y == 0, 1.0, torch.expm1(small) / small)
+    if logarithmic:
+        return torch.where(near, p * slope, ((shares + y).exp() - p) / divisor)
+    return torch.where(near, slope, torch.expm1(y) / divisor)
+
+
+def _in_exponent(shares: Tensor, a: Tensor, gap: Tensor, y: Tensor) -> Tensor:
+    """p (y exp(y) - exp(y) + 1) / a^2, to be summed."""
+    near, p, tilted = y.abs() < _SMALL, shares.exp(), (shares + y).exp()
     close = torch.where(near & (gap > -torch.inf), gap, 0.0)
-    slope = close * torch.where(small == 0, 1.0, torch.expm1(small) / torch.where(small == 0, 1.0, small))
-    in_logarithms = torch.where(near, p * slope, (tilted - p) / divisor)
-    in_weights = torch.where(near, slope, torch.expm1(y) / divisor)
-    curved = (tilted * bounded - tilted + p) / divisor.square()
-    in_exponent = torch.where(near, p * close.square() * _series(small), curved)
-    return in_values, in_logarithms, in_weights, in_exponent.sum(dim, keepdim=True)
+    bounded = torch.where(y > -torch.inf, y, 0.0)
+    curved = (tilted * bounded - tilted + p) / _divisor(a).square()
+    return torch.where(near, p * close.square() * _series(torch.where(near, y, 0.0)), curved)
+
+
+def _divisor(a: Tensor) -> Tensor:
+    """The exponent, or 1 where nothing is divided by it."""
+    return torch.where(torch.isinf(a) | (a == 0), 1.0, a)
 
 
 _SERIES = tuple((n + 1) / math.factorial(n + 2) for n in range(16))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepunfold.nmf._divergence import descent_exponent
+from deepunfold.nmf._divergence import descent_exponent, slopes
 
 
 @dataclass
@@ -60,12 +60,9 @@ def powers(beta: float) -> tuple[float, float]:
 def gather(basis: Tensor, data: Tensor, model: Tensor, activations: Tensor, sparsity: float, beta: float) -> Statistics:
     """The statistics of a block: data and model (frames, rows), activations (frames, components), unit columns."""
     a, b = powers(beta)
-    ratio = data / model
-    if beta == 1:
-        num, den = ratio.mT @ activations, activations.sum(0).expand_as(basis)
-    else:
-        power = model.pow(beta - 1)
-        num, den = (ratio * power).mT @ activations, power.mT @ activations
+    positive, negative = slopes(data, model, beta)
+    num = negative.mT @ activations
+    den = activations.sum(0).expand_as(basis) if beta == 1 else positive.mT @ activations
     safe = torch.where(basis > 0, basis, 1.0)  # where an entry is zero it stays so, whatever stands here
     return Statistics(num * safe**-b, den * safe**-a, sparsity * activations.sum(0))
 

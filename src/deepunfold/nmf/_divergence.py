@@ -50,13 +50,16 @@ def divergence_split(
     Their difference is the gradient of the sum of `beta_divergence`.
     """
     check_beta(beta)
-    if beta == 2:
-        return estimate, target
-    x, y = target + floor, estimate + floor
+    return slopes(target, estimate, beta) if beta == 2 else slopes(target + floor, estimate + floor, beta)
+
+
+def slopes(x: Tensor, y: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """y^(beta-1) and x y^(beta-2) as they stand, for y > 0."""
     if beta == 1:
-        return torch.ones_like(y), x / y
-    positive = y.pow(beta - 1)
-    return positive, x / y * positive
+        return y.new_ones(()).expand_as(y), x / y
+    if beta == 2:
+        return y, x
+    return y.pow(beta - 1), x * y.pow(beta - 2)
 
 
 def descent_exponent(beta: float) -> float:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from deepunfold.nmf._check import check_basis, check_frames, check_sparsity
-from deepunfold.nmf._divergence import FLOOR, check_beta, descent_exponent, divergence
+from deepunfold.nmf._divergence import FLOOR, check_beta, descent_exponent, divergence, slopes
 
 SILENT = 1e-18
 """The level up to which a frame counts as silent."""
@@ -123,12 +123,9 @@ class NMFInference(nn.Module):
     def moved(self, data: Tensor, model: Tensor, activations: Tensor) -> Tensor:
         """The updated activations, where the data and their model, both with what `data` adds, are known already."""
         basis = self.basis
-        if self.beta == 1:
-            pull = (data / model) @ basis
-            push = basis.sum(0) + self.sparsity
-        else:
-            pull = (data if self.beta == 2 else data * model.pow(self.beta - 2)) @ basis
-            push = model.pow(self.beta - 1) @ basis + self.sparsity
+        positive, negative = slopes(data, model, self.beta)
+        pull = negative @ basis
+        push = (basis.sum(0) if self.beta == 1 else positive @ basis) + self.sparsity
         factor = pull / (push + TINY)
         # A root of zero would have an infinite slope.
         return activations * (factor if self.exponent == 1 else (factor + TINY).pow(self.exponent))

@@ -53,7 +53,7 @@ class MultiplicativeUpdate(torch.optim.Optimizer):
                 split = getattr(parameter, "split_grad", None)
                 if split is not None:
                     grown = parameter * factor(split, group["exponent"], group["limit"])
-                    # A number that is zero already, or that would overflow, stays within what its dtype can hold.
+                    # What would overflow stays the largest number that there is.
                     parameter.copy_(grown.clamp(max=torch.finfo(parameter.dtype).max))
         return value
 

@@ -160,9 +160,9 @@ class SparseNMF:
         new = updated(basis, seen, self.beta)
         kept = 0 if self.kept is None else self.kept.shape[1]
         new[:, :kept] = basis[:, :kept]
-        norms = new.norm(dim=0)
+        norms = _norms(new)
         norms[:kept] = 1.0
-        return _unit(new), torch.where(norms > 0, norms, 1.0)
+        return new / norms, norms
 
     def _ready(self, frames: Tensor) -> Tensor:
         """The basis to go on with, or the one to start from; the data are checked."""
@@ -175,7 +175,8 @@ class SparseNMF:
             if isinstance(given, Tensor) and given.shape[0] != frames.shape[1]:
                 raise ValueError(f"{name} has {given.shape[0]} rows, but frames have {frames.shape[1]} values")
         kept = [] if self.kept is None else [self.kept.to(frames)]
-        return _unit(torch.cat([*kept, self._first(frames)], dim=1))
+        basis = torch.cat([*kept, self._first(frames)], dim=1)
+        return basis / _norms(basis)
 
     def _first(self, frames: Tensor) -> Tensor:
         """The columns that learning starts from."""
@@ -195,7 +196,7 @@ class SparseNMF:
         return (frames[sounding[chosen.to(frames.device)]] + 1e-3 * frames.mean(0)).mT
 
 
-def _unit(basis: Tensor) -> Tensor:
-    """Columns of unit L2 norm; those that are zero stay zero."""
+def _norms(basis: Tensor) -> Tensor:
+    """The L2 norm of each column, to divide by: 1 for those that are zero."""
     norms = basis.norm(dim=0)
-    return basis / torch.where(norms > 0, norms, 1.0)
+    return torch.where(norms > 0, norms, 1.0)
