@@ -13,19 +13,27 @@ from torch import Tensor, nn
 class Graph(nn.Module):
     """Nodes with states, and edges between them; buffers alone, no parameters.
 
-    ``edges`` (E, 2) are the pairs as they were given; ``padding`` (nodes, states) is 0 where a node has that state and
-    -inf where it has not.
+    Messages go along each edge both ways: number e from the first node of edge e to the second, number E + e back.
+    ``directed`` (2, 2 E) has the nodes that send them and those that receive them; ``padding`` (nodes, states) is 0
+    where a node has that state and -inf where it has not.
 
     Args:
         edges: pairs of nodes, as a list or a tensor (E, 2); each pair once, in either order.
         states: how many states each node has: one number for all, or one per node.
         nodes: how many nodes there are, where ``states`` is one number.
+        names: what the nodes are called where they come from, in their order; none unless told.
     """
 
-    edges: Tensor
+    directed: Tensor
     padding: Tensor
 
-    def __init__(self, edges: Sequence[tuple[int, int]] | Tensor, states: int | Sequence[int], nodes: int = 0) -> None:
+    def __init__(
+        self,
+        edges: Sequence[tuple[int, int]] | Tensor,
+        states: int | Sequence[int],
+        nodes: int = 0,
+        names: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         counts = [states] * nodes if isinstance(states, int) else list(states)
         if not counts or min(counts) < 1:
@@ -35,12 +43,35 @@ class Graph(nn.Module):
             pairs = torch.zeros(0, 2, dtype=torch.int64)
         if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.is_floating_point():
             raise ValueError(f"edges must be pairs of node numbers, (edges, 2), not {tuple(pairs.shape)} {pairs.dtype}")
+        if names and (len(names) != len(counts) or len(set(names)) < len(names)):
+            raise ValueError(f"{len(set(names))} different names were given for {len(counts)} nodes; give one for each")
         pairs = pairs.to(torch.int64, copy=True)
         _check_edges(pairs, len(counts))
+        self.names = [str(name) for name in names]
         sizes = torch.tensor(counts)
         padding = torch.zeros(len(counts), max(counts))
-        self.register_buffer("edges", pairs)
+        self.register_buffer("directed", torch.cat([pairs, pairs.flip(1)]).T.contiguous())
         self.register_buffer("padding", padding.masked_fill(torch.arange(max(counts)) >= sizes[:, None], -torch.inf))
+
+    @property
+    def edges(self) -> Tensor:
+        """The pairs of nodes as they were given, (E, 2)."""
+        return self.directed[:, : self.directed.shape[1] // 2].T
+
+    @property
+    def sources(self) -> Tensor:
+        """The node that sends each message, (2 E)."""
+        return self.directed[0]
+
+    @property
+    def targets(self) -> Tensor:
+        """The node that receives each message, (2 E)."""
+        return self.directed[1]
+
+    @property
+    def degrees(self) -> Tensor:
+        """The number of neighbours of each node, (nodes)."""
+        return torch.bincount(self.targets, minlength=self.nodes)
 
     @property
     def nodes(self) -> int:
