@@ -48,6 +48,7 @@ class Graph(nn.Module):
         pairs = pairs.to(torch.int64, copy=True)
         _check_edges(pairs, len(counts))
         self.names = [str(name) for name in names]
+        self.mixed = min(counts) < max(counts)
         sizes = torch.tensor(counts)
         padding = torch.zeros(len(counts), max(counts))
         self.register_buffer("directed", torch.cat([pairs, pairs.flip(1)]).T.contiguous())

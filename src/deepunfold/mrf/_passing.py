@@ -1,0 +1,201 @@
+"""Message passing as an algorithm of the framework: one step for mean field, belief propagation and all in between."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepunfold.means import log_power_mean
+from deepunfold.mrf._messages import Exponent, Tables, at_nodes, at_senders, both_ways, normalise, reverse, send
+from deepunfold.mrf._model import Input, PairwiseMRF
+from deepunfold.mrf._schedules import Residual, Turns
+from deepunfold.mrf._settings import Grouped, Setting, install, per_message
+
+State = Any
+"""Messages (batch, states, 2 E); with `Turns`, (messages, count of steps)."""
+
+
+class Prepared(NamedTuple):
+    """What a step needs of the input: the fields (batch, states, nodes), and the tables of the messages."""
+
+    fields: Tensor
+    tables: Tables
+
+
+class MessagePassing(nn.Module):
+    """Messages with the paper's exponents lambda, kappa and rho, and its schedule alpha.
+
+    A step computes the beliefs from the messages (equations ``eq:mfbelief``, ``eq:bpbelief``), from them new messages
+    (``eq:generalized-combo``, with ``eq:unified_msg`` and ``eq:generalized-sumprod-maxprod`` as cases) and mixes these
+    with the old ones (``eq:mfmsg_alpha``). The readout is the marginals, (batch, nodes, states).
+
+    Unfolded and untied it has theta^k = {Psi^k, alpha^k, lambda^k, ...}. The step of layer k takes the fields of that
+    layer for its beliefs, the readout those of the last.
+
+    Args:
+        model: the Markov random field. Parameters: ``model.pairwise``, ``model.unary``, those of its evidence.
+        lambda_: 0 is mean field, 1 belief propagation, any real number in between and beyond is possible.
+        kappa: 1 sums over states, inf takes the maximum.
+        alpha: how much of a message is new, in [0, 1]; a tensor of these; `Turns`; or `Residual`.
+        rho: the exponent of the mean of old and new message: 0 geometric, 1 arithmetic.
+        reverse: divide by the message of the other direction; without it, messages return to where they came from.
+        normalised: let messages sum to one. Otherwise only their ratios count, and rho must be 0.
+        estimator: a module that is given the logarithms of the marginals, (batch, nodes, states), and makes the output
+            of them: g of equation ``eq:general:obj1``. The output is the marginals unless told.
+    """
+
+    step_parameters = ("model", "lambda_", "kappa", "alpha", "rho")
+    readout_parameters = ("model.unary", "model.evidence", "estimator")
+
+    def __init__(
+        self,
+        model: PairwiseMRF,
+        *,
+        lambda_: Setting = 1.0,
+        kappa: Setting = 1.0,
+        alpha: Setting | Turns | Residual = 1.0,
+        rho: Setting = 0.0,
+        reverse: bool = True,
+        normalised: bool = True,
+        estimator: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        _check_exponents(lambda_, kappa, rho, normalised)
+        self.model = model
+        for name, setting in (("lambda_", lambda_), ("kappa", kappa), ("rho", rho)):
+            install(self, name, setting, model.graph)
+        if isinstance(alpha, Turns | Residual):
+            _check_turns(alpha, model.graph.nodes)
+            self.alpha: Any = alpha
+        else:
+            _check_alpha(alpha)
+            install(self, "alpha", alpha, model.graph)
+        self.reverse, self.normalised = reverse, normalised
+        self.estimator = estimator
+
+    # -- the algorithm ----------------------------------------------------------------------------------------------
+
+    def init(self, x: Input) -> State:
+        """Messages that say nothing."""
+        self.model.check(x)
+        graph = self.model.graph
+        fields = self.model.fields(x)
+        messages = fields.new_zeros(len(fields), graph.states, 2 * len(graph.edges))
+        if self.normalised:
+            messages = normalise(graph, messages)
+        return (messages, torch.zeros((), dtype=torch.int64)) if isinstance(self.alpha, Turns) else messages
+
+    def step(self, x: Input, state: State) -> State:
+        """All messages once."""
+        return self.update(self.prepare(x), state)
+
+    def readout(self, x: Input, state: State) -> Any:
+        """What the estimator makes of the marginals' logarithms, or the marginals."""
+        logarithms = self.log_marginals(x, state)
+        return logarithms.exp() if self.estimator is None else self.estimator(logarithms)
+
+    # -- its parts --------------------------------------------------------------------------------------------------
+
+    def prepare(self, x: Input) -> Prepared:
+        """The potentials in the layout of the messages."""
+        fields, pairwise = self.model(x)
+        return Prepared(fields.transpose(1, 2).contiguous(), both_ways(self.model.graph, pairwise))
+
+    def update(self, prepared: Prepared, state: State) -> State:
+        """A step, where the potentials are prepared already."""
+        old, count = state if isinstance(state, tuple) else (state, None)
+        graph = self.model.graph
+        beliefs = at_senders(graph, prepared.fields + at_nodes(graph, old))
+        heard = reverse(old) if self.reverse else None
+        new = send(prepared.tables, beliefs, heard, self._exponent("lambda_"), self._exponent("kappa"))
+        new = self._mixed(old, normalise(graph, new) if self.normalised else new, count)
+        return new if count is None else (new, count + 1)
+
+    def log_marginals(self, x: Input, state: State) -> Tensor:
+        """The logarithms of the marginals, (batch, nodes, states) (equation ``eq:mfbelief_unfold``)."""
+        messages = state[0] if isinstance(state, tuple) else state
+        received = at_nodes(self.model.graph, messages)
+        return (self.model.fields(x) + received.transpose(1, 2)).log_softmax(-1)
+
+    def _exponent(self, name: str) -> Exponent:
+        return per_message(getattr(self, name), len(self.model.graph.edges))
+
+    def _mixed(self, old: Tensor, new: Tensor, count: Tensor | None) -> Tensor:
+        """The mean of old and new messages (equation ``eq:mfmsg_alpha``)."""
+        if isinstance(self.alpha, Turns):
+            return torch.where(self.alpha(count)[self.model.graph.sources], new, old)
+        if isinstance(self.alpha, Residual):
+            return torch.where(self.alpha(old, new), new, old)
+        alpha, rho = self._exponent("alpha"), self._exponent("rho")
+        if isinstance(alpha, float) and alpha == 1:
+            return new
+        if isinstance(rho, float) and rho == 0:
+            mixed = old + alpha * (new - old)
+        else:
+            shares = torch.as_tensor(alpha, dtype=new.dtype, device=new.device)
+            weights = torch.stack([shares, 1 - shares], -1).clamp(min=torch.finfo(new.dtype).tiny).log()
+            exponent = rho[:, None] if isinstance(rho, Tensor) and rho.dim() else rho
+            mixed = log_power_mean(torch.stack([new, old], -1), exponent, weights)
+        return normalise(self.model.graph, mixed) if self.normalised else mixed
+
+
+class BeliefPropagation(MessagePassing):
+    """Sum-product belief propagation, lambda = 1 (equations ``eq:bpmsg``, ``eq:bpupdate``); exact on trees."""
+
+    def __init__(self, model: PairwiseMRF, **settings: Any) -> None:
+        super().__init__(model, lambda_=1.0, **settings)
+
+
+class MaxProduct(MessagePassing):
+    """Max-product belief propagation, kappa -> inf. The readout is the max-marginals, which sum to one.
+
+    Their largest states are the most probable ones on trees where these are unique.
+    """
+
+    def __init__(self, model: PairwiseMRF, **settings: Any) -> None:
+        super().__init__(model, lambda_=1.0, kappa=math.inf, **settings)
+
+
+class Fractional(MessagePassing):
+    """Fractional belief propagation: the mutual information of each edge counts with a weight; lambda = 1 / weight.
+
+    Messages here are those of the usual form to the power of the weight (Wiegerinck and Heskes, 2003).
+
+    Args:
+        model: the Markov random field.
+        weights: a number, or one per edge; 1 is belief propagation, and mean field is the limit of large ones.
+        settings: as for `MessagePassing`.
+    """
+
+    def __init__(self, model: PairwiseMRF, weights: float | Tensor, **settings: Any) -> None:
+        if not bool((torch.as_tensor(weights) > 0).all()):
+            raise ValueError("weights of edges must be above 0")
+        super().__init__(model, lambda_=1 / weights, **settings)
+
+
+def _check_exponents(lambda_: Any, kappa: Any, rho: Any, normalised: bool) -> None:
+    fixed = [torch.as_tensor(each).detach() for each in (kappa, lambda_, rho) if not isinstance(each, Grouped)]
+    if any(bool(each.isnan().any()) for each in fixed):
+        raise ValueError(f"lambda_={lambda_}, kappa={kappa}, rho={rho}: NaN is no exponent")
+    if not isinstance(kappa, Grouped) and not bool((torch.as_tensor(kappa).detach() > 0).all()):
+        raise ValueError(f"kappa={kappa} must be above 0; 1 sums over states, inf takes the maximum")
+    if isinstance(kappa, Tensor) and bool(kappa.detach().isinf().any()):
+        raise ValueError("a kappa of infinity is given as a number, for all messages alike")
+    if not isinstance(lambda_, Grouped) and bool(torch.as_tensor(lambda_).detach().isinf().any()):
+        raise ValueError(f"lambda_={lambda_} must be finite; for the maximum give kappa=inf")
+    if isinstance(kappa, float) and kappa == math.inf and isinstance(lambda_, float | int) and lambda_ == 0:
+        raise ValueError("mean field, lambda_=0, has no maximum over states; give a finite kappa")
+    if not normalised and not (isinstance(rho, float | int) and rho == 0):
+        raise ValueError("a mean other than the geometric one depends on how messages are normalised; give rho=0")
+
+
+def _check_alpha(alpha: Any) -> None:
+    value = torch.as_tensor(alpha.values if isinstance(alpha, Grouped) else alpha).detach()
+    if not bool(((value >= 0) & (value <= 1)).all()):
+        raise ValueError(f"alpha lies outside of [0, 1]: {float(value.min()):g} to {float(value.max()):g}")
+
+
+def _check_turns(alpha: nn.Module, nodes: int) -> None:
+    if isinstance(alpha, Turns) and len(alpha.groups) != nodes:
+        raise ValueError(f"the turns are those of {len(alpha.groups)} nodes, the graph has {nodes}")
