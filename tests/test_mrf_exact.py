@@ -1,4 +1,4 @@
-"""The structure of Markov random fields, and exact inference, against going through all states."""
+"""The structure of Markov random fields, and exact inference, by enumeration and by elimination."""
 
 import itertools
 import math
@@ -7,7 +7,10 @@ import pytest
 import torch
 
 import deepunfold as du
-from deepunfold.mrf import Graph, grid, log_partition, log_score, marginals, most_probable
+from deepunfold.mrf import Graph, _enumeration, _exact, grid, log_partition, log_score, marginals, most_probable
+from deepunfold.mrf._elimination import best_order, eliminate
+from deepunfold.mrf._enumeration import enumeration
+from deepunfold.mrf._exact import pair_marginals
 
 
 def tree(nodes):
@@ -30,13 +33,31 @@ def potentials(graph, batch=2, per_sample=False):
     return torch.randn(batch, graph.nodes, graph.states, dtype=torch.float64), pairwise
 
 
-def enumerate_all(graph, fields, pairwise):
-    """log Z, marginals and the best states of one sample."""
+@pytest.mark.parametrize("block", [7, 1 << 12])
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_enumeration_is_the_definition(graph, block, monkeypatch):
+    monkeypatch.setattr(_enumeration, "BLOCK", block)
+    graph = graph()
+    fields, pairwise = potentials(graph)
     states = torch.tensor(list(itertools.product(*map(range, graph.counts))))
-    scores = log_score(graph, fields, pairwise, states)
-    probabilities = scores.softmax(0)
     chosen = torch.nn.functional.one_hot(states, graph.states).double()
-    return scores.logsumexp(0), (probabilities[:, None, None] * chosen).sum(0), states[scores.argmax()]
+    found = enumeration(graph, fields, pairwise)
+    for sample in range(2):
+        scores = log_score(graph, fields[sample], pairwise, states)
+        p = scores.softmax(0)
+        torch.testing.assert_close(found.log_partition[sample], scores.logsumexp(0))
+        torch.testing.assert_close(found.marginals[sample], torch.einsum("n,nis->is", p, chosen))
+        for edge, (one, other) in enumerate(graph.edges):
+            joint = torch.einsum("n,ns,nt->st", p, chosen[:, one], chosen[:, other])
+            torch.testing.assert_close(found.pair_marginals[sample, edge], joint)
+        assert torch.equal(found.most_probable[sample], states[scores.argmax()])
+        torch.testing.assert_close(found.score[sample], scores.max())
+
+
+def all_exact(graph, fields, pairwise):
+    """By elimination what enumeration gives, in its order."""
+    found = [method(graph, fields, pairwise) for method in (log_partition, marginals, pair_marginals)]
+    return *found, *most_probable(graph, fields, pairwise)
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
@@ -44,15 +65,86 @@ def enumerate_all(graph, fields, pairwise):
 def test_elimination_is_enumeration(graph, per_sample):
     graph = graph()
     fields, pairwise = potentials(graph, per_sample=per_sample)
-    log_z, beliefs = log_partition(graph, fields, pairwise), marginals(graph, fields, pairwise)
-    best, score = most_probable(graph, fields, pairwise)
-    for sample in range(2):
-        own = pairwise[sample] if per_sample else pairwise
-        expected = enumerate_all(graph, fields[sample], own)
-        torch.testing.assert_close(log_z[sample], expected[0])
-        torch.testing.assert_close(beliefs[sample], expected[1])
-        assert torch.equal(best[sample], expected[2])
-        torch.testing.assert_close(score[sample], log_score(graph, fields[sample], own, best[sample]))
+    expected = enumeration(graph, fields, pairwise)
+    for one, other in zip(all_exact(graph, fields, pairwise), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_the_order_has_no_effect(graph, largest):
+    graph = graph()
+    fields, pairwise = potentials(graph)
+    found = [eliminate(graph, order, fields, pairwise, largest) for order in (range(graph.nodes), *orders(graph, 3))]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
+def orders(graph, count):
+    return [torch.randperm(graph.nodes).tolist() for _ in range(count)]
+
+
+def test_work_on_grids_and_trees_is_small():
+    """Along a grid no more entries than in a sweep by its shorter side; one table of S entries per node of a tree."""
+    for height, width in ((4, 40), (40, 4), (12, 12)):
+        order, entries = best_order(grid(height, width))
+        assert sorted(order) == list(range(height * width))
+        assert entries <= height * width * 2 ** min(height, width)
+    assert best_order(Graph(tree(500), 3, 500))[1] == 499 * 3 + 1
+
+
+def test_a_grid_by_its_transfer_matrix():
+    """Rows of a 7x9 grid as one variable with 2^7 states, in plain products of matrices."""
+    width, rows = 7, 9
+    graph = grid(rows, width)
+    fields, pairwise = potentials(graph, 1)
+    states = torch.tensor(list(itertools.product(range(2), repeat=width)))
+    across, down = pairwise.split([rows * (width - 1), (rows - 1) * width])
+    columns = torch.arange(width)
+
+    def row(number):
+        own = fields[0, number * width + columns, states].sum(1)
+        pairs = across[number * (width - 1) + columns[:-1], states[:, :-1], states[:, 1:]].sum(1)
+        return (own + pairs).exp()
+
+    def step(number):
+        return down[number * width + columns, states[:, None], states[None]].sum(-1).exp()
+
+    before, after = [row(0)], [torch.ones(2**width, dtype=torch.float64)]
+    for number in range(rows - 1):
+        before.append(before[-1] @ step(number) * row(number + 1))
+    for number in reversed(range(rows - 1)):
+        after.insert(0, step(number) @ (row(number + 1) * after[0]))
+    torch.testing.assert_close(log_partition(graph, fields, pairwise)[0], before[-1].sum().log())
+    ones = torch.stack([(b * a / before[-1].sum()) @ states.double() for b, a in zip(before, after, strict=True)])
+    torch.testing.assert_close(marginals(graph, fields, pairwise)[0, :, 1], ones.flatten())
+
+
+def test_pairs_agree_with_nodes_on_a_larger_grid():
+    graph = grid(12, 12)
+    fields, pairwise = potentials(graph)
+    pairs, nodes = pair_marginals(graph, fields, pairwise), marginals(graph, fields, pairwise)
+    torch.testing.assert_close(pairs.sum(-1), nodes[:, graph.edges[:, 0]])
+    torch.testing.assert_close(pairs.sum(-2), nodes[:, graph.edges[:, 1]])
+    torch.testing.assert_close(nodes.sum(-1), torch.ones(2, 144, dtype=torch.float64))
+
+
+def test_samples_one_by_one(monkeypatch):
+    graph = grid(3, 3)
+    fields, pairwise = potentials(graph, 5, per_sample=True)
+    together = all_exact(graph, fields, pairwise)
+    monkeypatch.setattr(_exact, "TOGETHER", 1)
+    for one, other in zip(all_exact(graph, fields, pairwise), together, strict=True):
+        torch.testing.assert_close(one, other)
+    assert marginals(graph, fields[:0], pairwise[:0]).shape == (0, 9, 2)
+
+
+def test_of_equal_states_one_is_chosen():
+    graph = grid(2, 3, states=3)
+    equal = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]]).expand(7, 3, 3)
+    states, score = most_probable(graph, torch.zeros(1, 6, 3), equal)
+    assert torch.equal(states, states[:, :1].expand(1, 6))
+    assert float(score) == 7
 
 
 def test_the_score_is_the_sum_of_the_potentials():
@@ -77,6 +169,29 @@ def test_impossible_states_have_no_probability():
     fields[0, 0, 0] = -math.inf
     beliefs = marginals(graph, fields, pairwise)
     torch.testing.assert_close(beliefs[0, :2], torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
+
+
+def test_impossible_potentials_have_finite_gradients():
+    graph = grid(2, 3, states=3)
+    fields, pairwise = potentials(graph)
+    pairwise[:, 0, 1] = -math.inf
+    fields[0, 2, 1:] = -math.inf
+    fields.requires_grad_()
+    pairwise.requires_grad_()
+    first = torch.autograd.grad(log_partition(graph, fields, pairwise).sum(), (fields, pairwise), create_graph=True)
+    torch.testing.assert_close(first[0], enumeration(graph, fields, pairwise).marginals)
+    torch.testing.assert_close(first[1], enumeration(graph, fields, pairwise).pair_marginals.sum(0))
+    second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (fields, pairwise))
+    assert all(bool(each.isfinite().all()) for each in second)
+
+
+def test_where_nothing_is_possible():
+    graph = Graph([(0, 1)], 2, 2)
+    fields, pairwise = torch.zeros(1, 2, 2), torch.full((1, 2, 2), -math.inf)
+    for log_z, nodes, pairs in (all_exact(graph, fields, pairwise)[:3], enumeration(graph, fields, pairwise)[:3]):
+        assert log_z.tolist() == [-math.inf]
+        assert not nodes.any()
+        assert not pairs.any()
 
 
 def test_gradients_and_second_derivatives():
@@ -127,7 +242,11 @@ def test_grid_edges():
         ),
         (
             lambda: log_partition(grid(30, 30), torch.zeros(1, 900, 2), torch.zeros(1740, 2, 2)),
-            "the graph is too dense",
+            "exact inference would need a table of more than .* entries: the graph is too dense",
+        ),
+        (
+            lambda: enumeration(grid(5, 5), torch.zeros(1, 25, 2), torch.zeros(40, 2, 2)),
+            "33554432 joint states are too many to go through, at most 4194304; use elimination",
         ),
     ],
 )

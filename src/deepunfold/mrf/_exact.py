@@ -1,47 +1,50 @@
-"""Exact inference by variable elimination, for checking and for small graphs.
+"""Exact inference by variable elimination, for checking, for teaching, and to make data to train with.
 
-Variables are summed out one after the other, those with the fewest neighbours first. The cost grows with the number of
-states to the power of the largest clique that arises: 2 for trees, the shorter side plus one for grids.
+Feasible are trees of any size, narrow grids of any length, and square binary grids up to 20x20 or so. On one core in
+float32, marginals of 100 binary grids of 10x10 take about 0.05 s, and those of one 20x20 grid about 1 s and 1 GB. Two
+more rows and columns take four times as much, and float64 twice. Samples of large graphs are taken one by one.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from deepunfold.mrf._elimination import best_order, eliminate
 from deepunfold.mrf._graph import Graph
 
-Factor = tuple[tuple[int, ...], Tensor]
-"""The nodes of a table, in rising order, and the table: (batch, states, states, ...)."""
-LARGEST = 1 << 24
-"""The most entries that a table may have."""
+TOGETHER = 1 << 24
+"""How many entries the tables of the samples that are worked on at once may have in all."""
 
 
 def log_partition(graph: Graph, fields: Tensor, pairwise: Tensor) -> Tensor:
     """log sum_h exp(sum_i fields_i(h_i) + sum_(i,j) Psi(h_i, h_j)), for each sample (equation ``eq:mrf_model_hv``).
 
     Shapes: fields (batch, nodes, states), pairwise (E, states, states) or (batch, E, states, states), result (batch).
+    It can be differentiated, also twice.
     """
-    return _eliminate(graph, fields, pairwise, _log_sum)
+    check_potentials(graph, fields, pairwise)
+    return eliminate(graph, best_order(graph)[0], fields, pairwise)
 
 
 def marginals(graph: Graph, fields: Tensor, pairwise: Tensor) -> Tensor:
-    """The posterior probabilities of the states of each node, (batch, nodes, states).
+    """The posterior probabilities of the states of each node, (batch, nodes, states); zeros where Z is zero.
 
     They are the gradient of log Z in the fields.
     """
-    with torch.enable_grad():
-        given = fields.detach().requires_grad_()
-        return torch.autograd.grad(log_partition(graph, given, pairwise.detach()).sum(), given)[0]
+    return _slopes(graph, fields, pairwise)[1]
+
+
+def pair_marginals(graph: Graph, fields: Tensor, pairwise: Tensor) -> Tensor:
+    """The joint posterior probabilities of the states of both nodes of each edge, (batch, E, states, states).
+
+    They are the gradient of log Z in the pairwise potentials.
+    """
+    return _slopes(graph, fields, pairwise, pairs=True)[1]
 
 
 def most_probable(graph: Graph, fields: Tensor, pairwise: Tensor) -> tuple[Tensor, Tensor]:
     """The states (batch, nodes) of largest score, and that score (batch); of equal ones any."""
-    with torch.enable_grad():
-        given = fields.detach().requires_grad_()
-        score = _eliminate(graph, given, pairwise.detach(), lambda table: table.max(-1).values)
-        chosen = torch.autograd.grad(score.sum(), given)[0]
-    return chosen.argmax(-1), score.detach()
+    score, chosen = _slopes(graph, fields, pairwise, largest=True)
+    return chosen.argmax(-1), score
 
 
 def log_score(graph: Graph, fields: Tensor, pairwise: Tensor, states: Tensor) -> Tensor:
@@ -55,57 +58,30 @@ def log_score(graph: Graph, fields: Tensor, pairwise: Tensor, states: Tensor) ->
     return own.sum((-2, -1)) + tables.gather(-1, (first * graph.states + second)[..., None]).sum((-2, -1))
 
 
-def _log_sum(table: Tensor) -> Tensor:
-    """log sum exp over the last dimension, with gradients of zero where every entry is -inf."""
-    top = table.amax(-1, keepdim=True).detach()
-    top = torch.where(torch.isfinite(top), top, 0.0)
-    total = (table - top).exp().sum(-1)
-    return torch.where(total > 0, torch.where(total > 0, total, 1.0).log() + top.squeeze(-1), -torch.inf)
+def _slopes(
+    graph: Graph, fields: Tensor, pairwise: Tensor, *, pairs: bool = False, largest: bool = False
+) -> tuple[Tensor, Tensor]:
+    """log Z or the largest score, and its gradient in the fields or the pairwise potentials of each sample.
+
+    The gradient needs all tables of a sample, so that only some samples are worked on at once.
+    """
+    check_potentials(graph, fields, pairwise)
+    order, entries = best_order(graph)
+    samples = max(1, TOGETHER // entries)
+    tables = pairwise.expand(len(fields), *pairwise.shape[-3:])
+    values, slopes = [], []
+    for some in zip(fields.detach().split(samples), tables.detach().split(samples), strict=True):
+        wanted = some[pairs].requires_grad_()
+        with torch.enable_grad():
+            value = eliminate(graph, order, *some, largest)
+            nothing = wanted[:, :0].sum()  # so that it has a slope in pairwise potentials even where there are no edges
+            slopes += torch.autograd.grad(value.sum() + nothing, wanted)
+        values.append(value.detach())
+    return torch.cat(values), torch.cat(slopes)
 
 
-def _eliminate(graph: Graph, fields: Tensor, pairwise: Tensor, out: Callable[[Tensor], Tensor]) -> Tensor:
-    """Remove the nodes, each by ``out`` over the last dimension of the product of the tables that it is in."""
-    _check(graph, fields, pairwise)
-    tables = fields + graph.padding.to(fields)
-    factors: list[Factor] = [((node,), tables[:, node]) for node in range(graph.nodes)]
-    shared = pairwise.expand(len(fields), *pairwise.shape[-3:])
-    for number, (one, other) in enumerate(graph.edges.tolist()):
-        table = shared[:, number]
-        factors.append(((one, other), table) if one < other else ((other, one), table.mT))
-    neighbours: dict[int, set[int]] = {node: set() for node in range(graph.nodes)}
-    for nodes, _ in factors:
-        for node in nodes:
-            neighbours[node].update(set(nodes) - {node})
-    while neighbours:
-        node = min(neighbours, key=lambda each: len(neighbours[each]))
-        around = neighbours.pop(node)
-        inside = [factor for factor in factors if node in factor[0]]
-        factors = [factor for factor in factors if node not in factor[0]]
-        kept = tuple(sorted(around))
-        if graph.states ** (len(kept) + 1) > LARGEST:
-            raise ValueError(f"exact inference would need a table over {len(kept) + 1} nodes; the graph is too dense")
-        # Sample, then the neighbours, then the node that goes.
-        total = sum((_spread(factor, (*kept, node)) for factor in inside), start=torch.zeros((), dtype=fields.dtype))
-        factors.append((kept, out(total)))
-        for each in around:
-            neighbours[each].update(around - {each})
-            neighbours[each].discard(node)
-    return torch.stack([table for _, table in factors]).sum(0)
-
-
-def _spread(factor: Factor, nodes: tuple[int, ...]) -> Tensor:
-    """A table with a dimension for each of the given nodes, of size 1 where it does not depend on one."""
-    own, table = factor
-    order = [nodes.index(node) for node in own]
-    ranked = sorted(range(len(own)), key=order.__getitem__)
-    table = table.permute(0, *(1 + place for place in ranked))
-    shape = [table.shape[0]] + [1] * len(nodes)
-    for place, position in enumerate(sorted(order)):
-        shape[1 + position] = table.shape[1 + place]
-    return table.reshape(shape)
-
-
-def _check(graph: Graph, fields: Tensor, pairwise: Tensor) -> None:
+def check_potentials(graph: Graph, fields: Tensor, pairwise: Tensor) -> None:
+    """Raise where their shapes do not fit the graph."""
     nodes = (graph.nodes, graph.states)
     if fields.dim() != 3 or fields.shape[1:] != nodes:
         raise ValueError(f"fields have the shape {tuple(fields.shape)}; give (batch, {nodes[0]}, {nodes[1]})")
