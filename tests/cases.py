@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 import deepunfold as du
 from deepunfold.core.algorithms import ADMM, FISTA, ISTA, LISTA, GradientDescent, VariationalMixture
+from deepunfold.mrf import BeliefPropagation, Graph, MeanField, MessagePassing, PairwiseMRF, per_degree, sequential
 from deepunfold.nmf import NMFInference
 from deepunfold.testing import Case
 
@@ -124,6 +125,27 @@ def nmf(beta: float = 1.0, learn_sparsity: bool = False) -> NMFInference:
     return NMFInference(torch.cat(bases(), 1), (2, 1), sparsity=0.1, beta=beta, learn_sparsity=learn_sparsity)
 
 
+def field(scale: float = 0.4) -> PairwiseMRF:
+    """A cycle with a chord, of nodes with different numbers of states."""
+    generator = torch.Generator().manual_seed(7)
+    graph = Graph([(0, 1), (2, 1), (2, 3), (3, 0), (0, 2)], [2, 3, 2, 3])
+    pairwise, unary = (torch.randn(n, *m, 3, generator=generator, dtype=torch.float64) for n, m in ((5, [3]), (4, [])))
+    return PairwiseMRF(graph, scale * pairwise, scale * unary)
+
+
+def fields(batch: int = 3) -> Tensor:
+    return torch.randn(batch, 4, 3, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+
+
+def learnt_exponents() -> MessagePassing:
+    """Every setting trained, per message, per degree, and for all."""
+    generator = torch.Generator().manual_seed(9)
+    alpha = nn.Parameter(0.5 + 0.3 * torch.rand(10, generator=generator, dtype=torch.float64))
+    kappa, rho = (nn.Parameter(torch.tensor(value, dtype=torch.float64)) for value in (1.2, 0.5))
+    found = MessagePassing(field(), lambda_=per_degree(field().graph, 0.7).double(), kappa=kappa, alpha=alpha, rho=rho)
+    return du.constrain(found, alpha=du.Interval())
+
+
 def _positive() -> Tensor:
     return torch.tensor([[0.5, 2.0], [3.0, 4.0], [9.0, 0.1]], dtype=torch.float64)
 
@@ -140,6 +162,10 @@ def shipped() -> dict[str, Case]:
         "nmf": Case(nmf(), mixtures(), 3, 400),
         "nmf_itakura_saito": Case(nmf(0.0, learn_sparsity=True), mixtures(), 3, None),
         "nmf_squared_error": Case(nmf(2.0, learn_sparsity=True), mixtures(), 3, 400),
+        "mean_field": Case(MeanField(field()), fields(), 3, 100),
+        "mean_field_in_turns": Case(MeanField(field(), alpha=sequential(field().graph)), fields(), 5, None),
+        "belief_propagation": Case(BeliefPropagation(field()), fields(), 3, 100),
+        "message_passing": Case(learnt_exponents(), fields(), 3, 200),
     }
 
 

@@ -70,6 +70,11 @@ class Graph(nn.Module):
         return self.directed[1]
 
     @property
+    def absent(self) -> Tensor | None:
+        """The states that the receiver of each message does not have, (states, 2 E); None where all have all."""
+        return (self.padding < 0).T[:, self.targets] if self.mixed else None
+
+    @property
     def degrees(self) -> Tensor:
         """The number of neighbours of each node, (nodes)."""
         return torch.bincount(self.targets, minlength=self.nodes)

@@ -29,6 +29,9 @@ Tables: TypeAlias = tuple[Tensor, Tensor]
 """A table for each edge, (batch or 1, first node's states, second node's states, E): for the messages along the edges,
 and for those back, mostly one and the same."""
 
+Rule: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
+"""Beliefs of the senders and what they heard, to messages."""
+
 FLOOR = -1000.0
 """The least logarithm of a message: what is impossible is so for all purposes, and differences stay finite."""
 
@@ -62,7 +65,7 @@ def both_ways(graph: Graph, pairwise: Tensor) -> Tables:
         absent = graph.padding < 0
         first, second = (absent[graph.edges[:, end]] for end in (0, 1))
         pairwise = pairwise.masked_fill(first[:, :, None] | second[:, None], 0.0)
-    tables = pairwise.reshape(-1, *pairwise.shape[-3:]).permute(0, 2, 3, 1).contiguous()
+    tables = (pairwise if pairwise.dim() == 4 else pairwise[None]).permute(0, 2, 3, 1).contiguous()
     return tables, tables
 
 
@@ -166,35 +169,77 @@ def _log_sum(row: Tensor) -> Tensor:
 # -- the message -----------------------------------------------------------------------------------------------------
 
 
-def send(tables: Tables, beliefs: Tensor, heard: Tensor | None, lambda_: Exponent, kappa: Exponent) -> Tensor:
-    """The messages (batch, states, 2 E), each up to a constant that is the same for all its states.
+def rule(graph: Graph, tables: Tables, lambda_: Exponent, kappa: Exponent, normalised: bool) -> Rule:
+    """How messages are computed: a function of the senders' beliefs and of what they heard, with the rest prepared.
+
+    It takes and gives logarithms (batch, states, 2 E). What it is given may lack constants that are the same for all
+    states; what was heard, the reverse messages, may also be None, to leave them out.
 
     Args:
+        graph: who sends to whom.
         tables: the potentials Psi.
-        beliefs: logarithms of those of the senders, (batch, states, 2 E), up to a constant.
-        heard: the reverse messages, logarithms too, or None to leave them out.
         lambda_: 0 for mean field, 1 for belief propagation, or any real number.
         kappa: 1 to sum over states, inf for the maximum, or any number above 0.
+        normalised: whether messages sum to one; else they lack a constant.
     """
+    absent = graph.absent
     if isinstance(lambda_, float) and lambda_ == 0:
-        return product(_each(tables, lambda table: table.clamp(min=FLOOR)), _times(kappa, beliefs).softmax(1))
+        means = _each(tables, lambda table: table.clamp(min=FLOOR))
+        return _finished(lambda beliefs, _: product(means, _times(kappa, beliefs).softmax(1)), absent, normalised)
     if isinstance(kappa, float) and kappa == math.inf:
-        return max_product(tables, _minus(_times(1 / lambda_, beliefs), heard))
+        return _finished(
+            lambda beliefs, heard: max_product(tables, _minus(_times(1 / lambda_, beliefs), heard)), absent, normalised
+        )
     both = lambda_ * kappa
     if bool(abs(torch.as_tensor(both)).min() < NEAR):
-        return _through_zero(tables, beliefs, heard, both, kappa)
-    found = _sum_product(
-        _scaled(tables, both), _minus(_times(kappa, beliefs), heard if heard is None else both * heard)
-    )
-    return found / both
+        return _finished(_through_zero(tables, both, kappa), absent, normalised)
+
+    def values(beliefs: Tensor, heard: Tensor | None) -> Tensor:
+        return _minus(_times(kappa, beliefs), heard if heard is None else _times(both, heard))
+
+    scaled = _scaled(tables, both)
+    if torch.compiler.is_compiling() or not _moderate(scaled):
+        return _finished(lambda beliefs, heard: log_product(scaled, values(beliefs, heard)) / both, absent, normalised)
+    factors = _each(scaled, lambda table: (table - _largest(table)).exp())
+    plain = isinstance(both, float) and both == 1
+
+    def by_products(beliefs: Tensor, heard: Tensor | None) -> Tensor:
+        """Several times as fast as by logarithms; `_moderate` tables let no message underflow."""
+        weights = values(beliefs, heard)
+        found = product(factors, (weights - weights.amax(1, keepdim=True).detach()).exp())
+        if not (plain and normalised):
+            return normalise(found.log() / both, absent) if normalised else found.log() / both
+        if absent is not None:
+            found = found.masked_fill(absent, 0.0)
+        found = found / found.sum(1, keepdim=True)
+        return (found if absent is None else found.masked_fill(absent, 1.0)).log()
+
+    return by_products
 
 
-def _sum_product(tables: Tables, values: Tensor) -> Tensor:
-    """By sums of products, several times as fast as by logarithms, where no message can underflow by it."""
-    if torch.compiler.is_compiling() or not _moderate(tables):
-        return log_product(tables, values)
-    top = values.amax(1, keepdim=True).detach()
-    return product(_each(tables, lambda table: (table - _largest(table)).exp()), (values - top).exp()).log()
+def _finished(raw: Rule, absent: Tensor | None, normalised: bool) -> Rule:
+    return (lambda beliefs, heard: normalise(raw(beliefs, heard), absent)) if normalised else raw
+
+
+def normalise(messages: Tensor, absent: Tensor | None) -> Tensor:
+    """Messages that sum to one, none below `FLOOR`; 0 for states that the receiver does not have."""
+    if absent is None:
+        return messages.log_softmax(1).clamp(min=FLOOR)
+    return messages.masked_fill(absent, -torch.inf).log_softmax(1).clamp(min=FLOOR).masked_fill(absent, 0.0)
+
+
+def _through_zero(tables: Tables, both: Exponent, kappa: Exponent) -> Rule:
+    """The power mean, whose value and derivatives are continuous at 0; it takes a tensor of both states."""
+    forth, back = tables
+    potentials = torch.cat([forth.transpose(1, 2), back], -1).clamp(min=FLOOR)
+
+    def mean(beliefs: Tensor, heard: Tensor | None) -> Tensor:
+        values = (potentials if heard is None else potentials - heard[:, None]).expand(
+            len(beliefs), *potentials.shape[1:]
+        )
+        return log_power_mean(values, both, _times(kappa, beliefs).log_softmax(1)[:, None], dim=2)
+
+    return mean
 
 
 def _largest(table: Tensor) -> Tensor:
@@ -206,15 +251,6 @@ def _moderate(tables: Tables) -> bool:
     most = -0.8 * math.log(torch.finfo(tables[0].dtype).tiny)
     spans = _each(tables, lambda table: _largest(table) - table.detach().amin((1, 2), keepdim=True))
     return all(span.numel() == 0 or bool(span.max() < most) for span in spans)
-
-
-def _through_zero(tables: Tables, beliefs: Tensor, heard: Tensor | None, both: Exponent, kappa: Exponent) -> Tensor:
-    """The power mean, whose value and derivatives are continuous at 0; it takes a tensor of both states."""
-    forth, back = tables
-    values = torch.cat([forth.transpose(1, 2), back], -1).clamp(min=FLOOR)
-    values = (values if heard is None else values - heard[:, None]).expand(len(beliefs), *values.shape[1:])
-    weights = _times(kappa, beliefs).log_softmax(1)[:, None]
-    return log_power_mean(values, both, weights, dim=2)
 
 
 def _times(factor: Exponent, logarithms: Tensor) -> Tensor:
@@ -241,11 +277,3 @@ def _each(tables: Tables, function: Callable[[Tensor], Tensor]) -> Tables:
     """A function of both tables, computed once where they are the same."""
     forth = function(tables[0])
     return forth, forth if tables[1] is tables[0] else function(tables[1])
-
-
-def normalise(graph: Graph, messages: Tensor) -> Tensor:
-    """Messages that sum to one, none below `FLOOR`; 0 for states that a node does not have."""
-    if not graph.mixed:
-        return messages.log_softmax(1).clamp(min=FLOOR)
-    absent = (graph.padding < 0).T[:, graph.targets]
-    return messages.masked_fill(absent, -torch.inf).log_softmax(1).clamp(min=FLOOR).masked_fill(absent, 0.0)

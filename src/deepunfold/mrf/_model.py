@@ -97,6 +97,10 @@ class PairwiseMRF(nn.Module):
             _check("fields", observation, (len(observation), graph.nodes, graph.states))
         if isinstance(x, tuple):
             _check("pairwise", x[1], (len(observation), len(graph.edges), graph.states, graph.states))
+        impossible = (self.fields(x) == -torch.inf).all(-1)
+        if bool(impossible.any()):
+            sample, node = impossible.nonzero()[0].tolist()
+            raise ValueError(f"sample {sample} leaves node {node} no state that is possible")
 
 
 def clamp(graph: Graph, states: Tensor) -> Tensor:

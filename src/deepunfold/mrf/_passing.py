@@ -7,20 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from deepunfold.means import log_power_mean
-from deepunfold.mrf._messages import Exponent, Tables, at_nodes, at_senders, both_ways, normalise, reverse, send
+from deepunfold.mrf._messages import Exponent, Rule, at_nodes, at_senders, both_ways, normalise, reverse, rule
 from deepunfold.mrf._model import Input, PairwiseMRF
-from deepunfold.mrf._schedules import Residual, Turns
-from deepunfold.mrf._settings import Grouped, Setting, install, per_message
+from deepunfold.mrf._schedules import Residual, Turns, check_turns
+from deepunfold.mrf._settings import Grouped, Setting, check_alpha, install, per_message
 
 State = Any
 """Messages (batch, states, 2 E); with `Turns`, (messages, count of steps)."""
 
 
 class Prepared(NamedTuple):
-    """What a step needs of the input: the fields (batch, states, nodes), and the tables of the messages."""
+    """What all steps share: the fields (batch, states, nodes), and how messages are computed."""
 
     fields: Tensor
-    tables: Tables
+    rule: Rule
 
 
 class MessagePassing(nn.Module):
@@ -66,10 +66,10 @@ class MessagePassing(nn.Module):
         for name, setting in (("lambda_", lambda_), ("kappa", kappa), ("rho", rho)):
             install(self, name, setting, model.graph)
         if isinstance(alpha, Turns | Residual):
-            _check_turns(alpha, model.graph.nodes)
+            check_turns(alpha, model.graph.nodes)
             self.alpha: Any = alpha
         else:
-            _check_alpha(alpha)
+            check_alpha(alpha)
             install(self, "alpha", alpha, model.graph)
         self.reverse, self.normalised = reverse, normalised
         self.estimator = estimator
@@ -83,7 +83,7 @@ class MessagePassing(nn.Module):
         fields = self.model.fields(x)
         messages = fields.new_zeros(len(fields), graph.states, 2 * len(graph.edges))
         if self.normalised:
-            messages = normalise(graph, messages)
+            messages = normalise(messages, graph.absent)
         return (messages, torch.zeros((), dtype=torch.int64)) if isinstance(self.alpha, Turns) else messages
 
     def step(self, x: Input, state: State) -> State:
@@ -98,18 +98,20 @@ class MessagePassing(nn.Module):
     # -- its parts --------------------------------------------------------------------------------------------------
 
     def prepare(self, x: Input) -> Prepared:
-        """The potentials in the layout of the messages."""
+        """All that is the same in every step."""
         fields, pairwise = self.model(x)
-        return Prepared(fields.transpose(1, 2).contiguous(), both_ways(self.model.graph, pairwise))
+        graph = self.model.graph
+        exponents = self._exponent("lambda_"), self._exponent("kappa")
+        found = rule(graph, both_ways(graph, pairwise), *exponents, self.normalised)
+        return Prepared(fields.transpose(1, 2).contiguous(), found)
 
     def update(self, prepared: Prepared, state: State) -> State:
         """A step, where the potentials are prepared already."""
         old, count = state if isinstance(state, tuple) else (state, None)
         graph = self.model.graph
         beliefs = at_senders(graph, prepared.fields + at_nodes(graph, old))
-        heard = reverse(old) if self.reverse else None
-        new = send(prepared.tables, beliefs, heard, self._exponent("lambda_"), self._exponent("kappa"))
-        new = self._mixed(old, normalise(graph, new) if self.normalised else new, count)
+        new = prepared.rule(beliefs, reverse(old) if self.reverse else None)
+        new = self._mixed(old, new, count)
         return new if count is None else (new, count + 1)
 
     def log_marginals(self, x: Input, state: State) -> Tensor:
@@ -137,7 +139,7 @@ class MessagePassing(nn.Module):
             weights = torch.stack([shares, 1 - shares], -1).clamp(min=torch.finfo(new.dtype).tiny).log()
             exponent = rho[:, None] if isinstance(rho, Tensor) and rho.dim() else rho
             mixed = log_power_mean(torch.stack([new, old], -1), exponent, weights)
-        return normalise(self.model.graph, mixed) if self.normalised else mixed
+        return normalise(mixed, self.model.graph.absent) if self.normalised else mixed
 
 
 class BeliefPropagation(MessagePassing):
@@ -188,14 +190,3 @@ def _check_exponents(lambda_: Any, kappa: Any, rho: Any, normalised: bool) -> No
         raise ValueError("mean field, lambda_=0, has no maximum over states; give a finite kappa")
     if not normalised and not (isinstance(rho, float | int) and rho == 0):
         raise ValueError("a mean other than the geometric one depends on how messages are normalised; give rho=0")
-
-
-def _check_alpha(alpha: Any) -> None:
-    value = torch.as_tensor(alpha.values if isinstance(alpha, Grouped) else alpha).detach()
-    if not bool(((value >= 0) & (value <= 1)).all()):
-        raise ValueError(f"alpha lies outside of [0, 1]: {float(value.min()):g} to {float(value.max()):g}")
-
-
-def _check_turns(alpha: nn.Module, nodes: int) -> None:
-    if isinstance(alpha, Turns) and len(alpha.groups) != nodes:
-        raise ValueError(f"the turns are those of {len(alpha.groups)} nodes, the graph has {nodes}")

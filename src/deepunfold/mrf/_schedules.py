@@ -102,3 +102,9 @@ class Residual(nn.Module):
         change = (new - old).detach().abs().amax(1, keepdim=True)
         count = max(1, round(self.share * change.shape[-1]))
         return change >= change.topk(count, dim=-1).values[..., -1:]
+
+
+def check_turns(turns: nn.Module, nodes: int) -> None:
+    """Raise where turns are those of another graph."""
+    if isinstance(turns, Turns) and len(turns.groups) != nodes:
+        raise ValueError(f"the turns are those of {len(turns.groups)} nodes, the graph has {nodes}")

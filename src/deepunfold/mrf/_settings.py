@@ -64,3 +64,10 @@ def per_message(setting: Setting, edges: int) -> float | Tensor:
     if isinstance(value, Tensor) and value.dim() and len(value) == edges:
         return torch.cat([value, value])
     return value
+
+
+def check_alpha(alpha: Setting) -> None:
+    """Raise where a share is none."""
+    value = torch.as_tensor(alpha.values if isinstance(alpha, Grouped) else alpha).detach()
+    if not bool(((value >= 0) & (value <= 1)).all()):
+        raise ValueError(f"alpha lies outside of [0, 1]: {float(value.min()):g} to {float(value.max()):g}")
