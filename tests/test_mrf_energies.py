@@ -140,7 +140,7 @@ def test_appearances_sum_to_the_edges_of_a_tree():
     assert float(several.sum()) == pytest.approx(10 - 3)  # nodes minus parts
     assert bool((several <= 1).all())
     assert several[[3, 7, 8]].tolist() == pytest.approx([1.0, 1.0, 1.0])  # the bridge and the branches
-    assert float(edge_appearances(grid(60, 60)).sum()) == pytest.approx(3599)
+    assert float(edge_appearances(grid(20, 30)).sum()) == pytest.approx(599)
     assert edge_appearances(Graph([], 2, 3)).shape == (0,)
 
 
