@@ -12,6 +12,7 @@ import torch
 from deepunfold.mrf import Graph, PairwiseMRF, clamp, grid, log_partition, marginals
 from deepunfold.mrf._convert import from_networkx, from_pgmpy, to_networkx, to_pgmpy
 from deepunfold.mrf._factors import from_factors, to_factors
+from deepunfold.mrf._uai import write_uai
 
 
 def free(model):
@@ -249,6 +250,18 @@ def test_pgmpy_there_and_back(pgmpy):
     assert list(again.nodes) == list("edcba")
     assert_same(from_pgmpy(again), wide)
     compare(pgmpy, again, wide)
+
+
+def test_pgmpy_reads_the_same_from_uai_files(pgmpy, tmp_path):
+    reader = pytest.importorskip("pgmpy.readwrite").UAIReader
+    model = from_pgmpy(markov_network(pgmpy))
+    path = tmp_path / "model.uai"
+    write_uai(path, model)
+    theirs = reader(str(path)).get_model()
+    assert math.log(theirs.get_partition_function()) == pytest.approx(log_z(model), rel=1e-12)
+    expected = eliminated(pgmpy, theirs, [f"var_{node}" for node in range(5)])
+    for node, count in enumerate(model.graph.counts[:5]):
+        torch.testing.assert_close(beliefs(model)[0, node, :count], expected[f"var_{node}"], rtol=1e-10, atol=1e-12)
 
 
 def test_pgmpy_names_that_are_no_strings(pgmpy):

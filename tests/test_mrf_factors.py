@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepunfold as du
-from deepunfold.mrf import PairwiseMRF, clamp, grid, log_partition, marginals, most_probable
+from deepunfold.mrf import BeliefPropagation, PairwiseMRF, clamp, grid, infer, log_partition, marginals, most_probable
 from deepunfold.mrf import _factors as module
 from deepunfold.mrf._factors import FactorGraph, from_factors, to_factors, variables
 
@@ -102,6 +102,15 @@ def test_joint_marginals_of_the_nodes_of_a_factor():
     expected = torch.zeros(2, 2, 3, dtype=torch.float64)
     expected.index_put_(tuple(states[:, [2, 0, 1]].T), weights, accumulate=True)
     torch.testing.assert_close(beliefs, expected.flatten())
+
+
+@pytest.mark.parametrize("impossible", [0.0, 0.2])
+def test_belief_propagation_is_exact_on_a_tree_of_factors(impossible):
+    counts, scopes = CASES["a tree of three and four"]
+    factors = factors_over(counts, scopes, impossible)
+    model = from_factors(counts, factors)
+    beliefs = infer(BeliefPropagation(model), free(model), steps=12)[0, : len(counts), : max(counts)]
+    torch.testing.assert_close(beliefs, enumerate_all(counts, factors)[1], rtol=1e-10, atol=1e-12)
 
 
 def test_observed_nodes():

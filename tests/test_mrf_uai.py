@@ -316,10 +316,10 @@ def test_both_forms_of_marginals(file, text, samples):
         ("MARKOV\n2\n2 2\n7\n1 0", "line 4 has 7 for the number of functions, but only 2 words follow"),
         ("MARKOV\n2\n2 2\n1\n9 0", "line 5 has 9 for the number of variables of function 0, but only 1 words follow"),
         ("MARKOV\n2\n2 2\n1\n2 0 2\n4 1 1 1 1", "line 5 has 2 for a variable of function 0; here it must be 0 to 1"),
-        ("MARKOV\n2\n2 2\n1\n2 1 1\n4 1 1 1 1", r"line 5 has a variable twice in function 0, over \(1, 1\)"),
+        ("MARKOV\n2\n2 2\n1\n2 1 1\n4 1 1 1 1", "line 5 has variable 1 twice in function 0"),
         (
             "MARKOV\n2\n2 2\n1\n2 0 1\n3 1 1 1 1",
-            r"line 6 has 3 for the number of entries of function 0, whose .*\[2, 2",
+            r"line 6 has 3 for the number of entries of function 0, whose .* have 2, 2 states",
         ),
         ("MARKOV\n2\n2 2\n1\n2 0 1\n4 1 1 1", "line 6 has 4 for the number of entries of function 0, but only 3 words"),
         ("MARKOV\n1\n2\n1\n1 0\n2\n1 -0.5", "line 7 has '-0.5' in the table of function 0; this must not be negative"),
@@ -480,7 +480,7 @@ def test_what_is_broken_is_an_error_and_no_other(tmp_path, monkeypatch, kind):
             assert bool(((beliefs := read_marginals(path, graph)) >= 0).all())
             assert beliefs.shape[1:] == (3, 3)
 
-    @settings(deadline=None, max_examples=400, database=None)
+    @settings(deadline=None, max_examples=250, database=None)
     @given(
         st.sampled_from({"model": [MARKOV, BAYES], "evidence": [EVIDENCE, SAMPLES], "marginals": [MAR]}[kind]),
         st.integers(0, 2**32),

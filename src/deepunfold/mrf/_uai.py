@@ -47,7 +47,9 @@ def read_uai(path: File) -> PairwiseMRF:
         shape = [counts[node] for node in scope]
         size = file.count(f"entries of function {number}")
         if size != _product(shape, size):
-            file.fail(f"has {size} for the number of entries of function {number}, whose variables have {shape} states")
+            file.fail(
+                f"has {size} for the number of entries of function {number}, whose variables have {_some(shape)} states"
+            )
         what = f"the table of function {number}"
         table = [file.logarithm(what) for _ in range(size)]
         factors.append((scope, torch.tensor(table, dtype=torch.float64).reshape(shape)))
@@ -103,8 +105,9 @@ def read_evidence(path: File, graph: Graph) -> Tensor:
         file.fail(
             f"and after it has {len(starts)} samples, too many for {graph.nodes} nodes; split the file", first=True
         )
-    states = torch.full((len(starts), graph.nodes), -1)
+    samples = []
     for sample, start in enumerate(starts):
+        states = [-1] * graph.nodes
         for place in range(start + 1, start + 1 + 2 * numbers[start], 2):
             node, state = numbers[place], numbers[place + 1]
             file.at = place + 1
@@ -112,10 +115,11 @@ def read_evidence(path: File, graph: Graph) -> Tensor:
                 file.fail(f"observes variable {node}; there are 0 to {nodes - 1}")
             if state >= counts[node]:
                 file.fail(f"has variable {node} in state {state}; it has the states 0 to {counts[node] - 1}")
-            if states[sample, node] >= 0:
+            if states[node] >= 0:
                 file.fail(f"observes variable {node} twice in sample {sample}")
-            states[sample, node] = state
-    return states
+            states[node] = state
+        samples.append(states)
+    return torch.tensor(samples)
 
 
 def write_evidence(path: File, states: Tensor, graph: Graph) -> None:
@@ -284,10 +288,13 @@ def _scope(file: _Words, number: int, nodes: int) -> tuple[int, ...]:
     """The variables of a function."""
     what = f"function {number}"
     size = file.count(f"variables of {what}")
-    scope = tuple(file.whole(f"a variable of {what}", 0, nodes - 1) for _ in range(size))
-    if len(set(scope)) < size:
-        file.fail(f"has a variable twice in {what}, over {scope}")
-    return scope
+    scope: dict[int, None] = {}
+    for _ in range(size):
+        node = file.whole(f"a variable of {what}", 0, nodes - 1)
+        if node in scope:
+            file.fail(f"has variable {node} twice in {what}")
+        scope[node] = None
+    return tuple(scope)
 
 
 def _sample_starts(numbers: Sequence[int]) -> list[int] | None:
@@ -330,6 +337,11 @@ def _is_probability(value: float) -> bool:
 
 def _row(numbers: Sequence[float]) -> str:
     return " ".join(map(repr, numbers))
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """Not more of them than fit in a message."""
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
 def _shown(word: bytes) -> str:
