@@ -38,7 +38,7 @@ def energy_estimate(
     ):
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"{name} have the shape {tuple(tensor.shape)}; give {tuple(shape)}")
-    factors = torch.as_tensor(weights).to(beliefs)
+    factors = torch.as_tensor(weights, dtype=beliefs.dtype, device=beliefs.device)
     if factors.shape not in ((), (edges,)):
         raise ValueError(f"weights have the shape {tuple(factors.shape)}; give one number, or one per edge, ({edges},)")
     first, second = beliefs[:, graph.edges[:, 0]], beliefs[:, graph.edges[:, 1]]

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepunfold.mrf._energies import energy_estimate
 from deepunfold.mrf._messages import FLOOR, Tables, at_nodes, at_senders, both_ways, product
 from deepunfold.mrf._model import Input, PairwiseMRF
 from deepunfold.mrf._passing import State
@@ -75,6 +76,11 @@ class MeanField(nn.Module):
         if self.estimator is None:
             return beliefs
         return self.estimator(beliefs.clamp(min=torch.finfo(beliefs.dtype).tiny).log())
+
+    def bound(self, x: Input, state: State) -> Tensor:
+        """L, the lower bound of log Z, (batch): see `energy_estimate`."""
+        beliefs = (state[0] if isinstance(state, tuple) else state).transpose(1, 2)
+        return energy_estimate(self.model.graph, *self.model(x), beliefs)
 
     def prepare(self, x: Input) -> Prepared:
         """All that is the same in every step."""

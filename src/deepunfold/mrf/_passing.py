@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from deepunfold.means import log_power_mean
-from deepunfold.mrf._messages import Exponent, Rule, at_nodes, at_senders, both_ways, normalise, reverse, rule
+from deepunfold.mrf._appearances import edge_appearances
+from deepunfold.mrf._energies import energy_estimate
+from deepunfold.mrf._messages import FLOOR, Exponent, Rule, at_nodes, at_senders, both_ways, normalise, reverse, rule
 from deepunfold.mrf._model import Input, PairwiseMRF
 from deepunfold.mrf._schedules import Residual, Turns, check_turns
 from deepunfold.mrf._settings import Grouped, Setting, check_alpha, install, per_message
@@ -120,6 +122,41 @@ class MessagePassing(nn.Module):
         received = at_nodes(self.model.graph, messages)
         return (self.model.fields(x) + received.transpose(1, 2)).log_softmax(-1)
 
+    def pair_marginals(self, x: Input, state: State) -> Tensor:
+        """What the messages say of both ends of each edge, (batch, E, states, states); for kappa = 1."""
+        lambda_ = self._symmetric()
+        messages = state[0] if isinstance(state, tuple) else state
+        nodes, pairwise = self.log_marginals(x, state), self.model.tables(x)
+        into_second, into_first = messages.transpose(1, 2).chunk(2, 1)
+        first, second = (nodes[:, self.model.graph.edges[:, end]] for end in (0, 1))
+        ends = (first - lambda_ * into_first)[..., None] + (second - lambda_ * into_second)[..., None, :]
+        absent = ends == -torch.inf  # whatever a table may have there
+        logits = (lambda_[..., None] * pairwise.clamp(min=FLOOR) + ends).masked_fill(absent, -torch.inf)
+        return logits.flatten(-2).softmax(-1).unflatten(-1, pairwise.shape[-2:])
+
+    def log_partition(self, x: Input, state: State) -> Tensor:
+        """The estimate of log Z that belongs to the messages, (batch): see `energy_estimate`.
+
+        It is that of Bethe for lambda = 1, the bound of mean field for lambda = 0, and in between and beyond the one
+        in which the information of each edge counts with the weight 1 / lambda; for kappa = 1.
+        """
+        lambda_ = self._symmetric()
+        fields, pairwise = self.model(x)
+        marginals = self.log_marginals(x, state).exp()
+        if not bool(lambda_.any()):
+            return energy_estimate(self.model.graph, fields, pairwise, marginals)
+        pairs = self.pair_marginals(x, state)
+        return energy_estimate(self.model.graph, fields, pairwise, marginals, pairs, 1 / lambda_.flatten())
+
+    def _symmetric(self) -> Tensor:
+        """lambda of each edge, (E, 1)."""
+        value, kappa = self._exponent("lambda_"), torch.as_tensor(self._exponent("kappa"))
+        edges = len(self.model.graph.edges)
+        each = torch.as_tensor(value, dtype=self.model.graph.padding.dtype).expand(2 * edges)
+        if not (torch.equal(each[:edges], each[edges:]) and bool((kappa == 1).all())):
+            raise ValueError("beliefs of pairs are known for kappa = 1 and a lambda that is the same both ways")
+        return each[:edges, None]
+
     def _exponent(self, name: str) -> Exponent:
         return per_message(getattr(self, name), len(self.model.graph.edges))
 
@@ -174,6 +211,24 @@ class Fractional(MessagePassing):
         if not bool((torch.as_tensor(weights) > 0).all()):
             raise ValueError("weights of edges must be above 0")
         super().__init__(model, lambda_=1 / weights, **settings)
+
+
+class TreeReweighted(Fractional):
+    """Tree-reweighted belief propagation (Wainwright, Jaakkola and Willsky, 2005): `Fractional`, with the probabilities
+    of the edges in random spanning trees as weights. Where it has converged, its estimate of log Z is an upper bound.
+
+    Args:
+        model: the Markov random field.
+        appearances: a probability for each edge, (E); those of `edge_appearances` unless given.
+        settings: as for `MessagePassing`; it often needs an ``alpha`` below 1 to converge.
+    """
+
+    def __init__(self, model: PairwiseMRF, appearances: Tensor | None = None, **settings: Any) -> None:
+        if appearances is None:
+            appearances = edge_appearances(model.graph).to(model.graph.padding.dtype)
+        if not bool((appearances <= 1).all()):
+            raise ValueError(f"appearances are probabilities, but the largest is {float(appearances.max()):g}")
+        super().__init__(model, appearances, **settings)
 
 
 def _check_exponents(lambda_: Any, kappa: Any, rho: Any, normalised: bool) -> None:
