@@ -200,6 +200,28 @@ def test_names_are_all_different():
     assert from_factors(states, factors).graph.names == []
 
 
+def test_a_trained_model_is_one_of_factors_still():
+    model = from_factors([2, 3, 2], factors_over([2, 3, 2], [(0, 1, 2), (1, 2)], 0.2))
+    impossible = model.pairwise == -math.inf
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (-probability_of_a_state(model).log()).backward()
+        optimizer.step()
+    assert torch.equal(model.pairwise == -math.inf, impossible)
+    expected = log_partition(model.graph, *model(free(model))).detach()[0]
+    torch.testing.assert_close(enumerate_all(*to_factors(model))[0], expected)
+
+
+def probability_of_a_state(model):
+    """The probability of the last state of node 1, as something to train."""
+    held = torch.full((1, model.graph.nodes), -1)
+    held[0, 1] = 2
+    both = torch.cat([clamp(model.graph, held).double(), free(model)])
+    observed, total = log_partition(model.graph, *model(both))
+    return (observed - total).exp()
+
+
 def test_gradients_stay_finite_where_states_do_not_agree():
     model = from_factors([2, 3, 2], factors_over([2, 3, 2], [(0, 1, 2), (1, 2)], 0.2))
     log_partition(model.graph, *model(free(model))).sum().backward()

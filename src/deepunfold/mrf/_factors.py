@@ -66,7 +66,8 @@ def from_factors(states: Sequence[int], factors: Iterable[Factor], names: Sequen
     Factors over the same nodes, in any order of these, are added up. Those over one node are the model's ``unary``,
     those over two its ``pairwise``. One over three or more gets an auxiliary node, after the given ones, which keep
     their numbers: see `FactorGraph`, ``model.graph``. Its edges have the potential 0 where the states agree and -inf
-    elsewhere. A constant, the factor over no node, is added to the potential of node 0, so that log Z keeps it.
+    elsewhere; training moves the zeros, as it moves the factor, but not the infinite ones. A constant, the factor over
+    no node, is added to the potential of node 0, so that log Z keeps it.
 
     Tables are padded to the largest number of states, which is that of the largest joint table, and their size grows
     with its square. A model that would be too large is an error.
