@@ -15,7 +15,9 @@ from deepunfold.mrf import (
     edge_appearances,
     energy_estimate,
     grid,
+    label_loss,
     log_partition,
+    marginal_loss,
     marginals,
     pair_marginals,
     sequential,
@@ -137,3 +139,34 @@ def test_estimates_are_refused_where_they_have_no_meaning():
             algorithm.log_partition(x, algorithm.init(x))
     with pytest.raises(ValueError, match="appearances are probabilities, but the largest is 2"):
         TreeReweighted(model, torch.full((4,), 2.0))
+
+
+def test_losses_are_divergences():
+    """Zero for equal marginals, the divergence of SciPy's definition otherwise, and gradients for what is impossible."""
+    graph = Graph([(0, 1), (1, 2)], [2, 3, 2])
+    model, x = problem(graph)
+    exact = marginals(graph, x, model.pairwise).detach()
+    assert float(marginal_loss(exact.log(), exact)) == pytest.approx(0, abs=1e-12)
+    logits = torch.randn(3, 3, 3, **DOUBLE).masked_fill(graph.padding < 0, -torch.inf).requires_grad_()
+    estimate = logits.log_softmax(-1)
+    expected = torch.special.xlogy(exact, exact / estimate.exp().clamp(min=1e-300)).sum(-1).mean()
+    loss = marginal_loss(estimate, exact)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert bool(torch.isfinite(logits.grad).all())
+    labels = torch.tensor([[1, 2, -1], [0, -1, 1], [-1, 0, 0]])
+    own = [-estimate[b, n, labels[b, n]] for b in range(3) for n in range(3) if labels[b, n] >= 0]
+    torch.testing.assert_close(label_loss(estimate, labels), torch.stack(own).mean())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: marginal_loss(torch.zeros(2, 3, 2), torch.zeros(2, 3)), r"give \(2, 3, 2\)"),
+        (lambda: label_loss(torch.zeros(2, 3, 2), torch.zeros(2, 3)), r"whole numbers \(2, 3\)"),
+        (lambda: label_loss(torch.zeros(2, 3, 2), torch.full((2, 3), -1)), "no label is known"),
+    ],
+)
+def test_losses_of_what_does_not_fit(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

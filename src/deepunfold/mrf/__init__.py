@@ -7,6 +7,7 @@ from deepunfold.mrf._evidence import DiscreteEvidence, RealEvidence
 from deepunfold.mrf._exact import log_partition, log_score, marginals, most_probable, pair_marginals
 from deepunfold.mrf._graph import Graph, grid
 from deepunfold.mrf._infer import infer
+from deepunfold.mrf._losses import label_loss, marginal_loss
 from deepunfold.mrf._mean_field import MeanField
 from deepunfold.mrf._model import PairwiseMRF, Potentials, clamp
 from deepunfold.mrf._passing import BeliefPropagation, Fractional, MaxProduct, MessagePassing, TreeReweighted
@@ -36,9 +37,11 @@ __all__ = [
     "enumeration",
     "grid",
     "infer",
+    "label_loss",
     "layered",
     "log_partition",
     "log_score",
+    "marginal_loss",
     "marginals",
     "most_probable",
     "pair_marginals",
