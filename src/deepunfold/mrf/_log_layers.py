@@ -57,9 +57,9 @@ class LogSumProduct(_LogLayer):
     u_i(s) = sum_j (1/kappa) log((1/S_in) sum_h exp(kappa u_j(h) + kappa Psi_ij(s, h))) + b_i(s)
 
     kappa = 1 is belief propagation, inf `LogMaxProduct`, 0 the mean over h. A number that all states of an input have
-    in common becomes one that all states of all outputs have in common, times the number of outputs: in a stack it
-    means nothing and grows without bound. Layers therefore give values of mean zero over the states of each unit,
-    unless ``centred`` is false: then they are those of the equation.
+    in common is added to all states of all outputs. It means nothing, and in a stack its size is multiplied by that of
+    each layer. Layers therefore give values of mean zero over the states of each unit, unless ``centred`` is false:
+    then they are those of the equation.
 
     Shapes: values (..., inputs, S_in), result (..., outputs, S_out). Parameters: ``potentials`` Psi (outputs, S_out,
     inputs, S_in), ``bias`` b (outputs, S_out), and ``kappa`` if it is learnt. Values of zero first give values of zero.
