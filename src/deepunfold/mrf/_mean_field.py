@@ -80,7 +80,8 @@ class MeanField(nn.Module):
     def bound(self, x: Input, state: State) -> Tensor:
         """L, the lower bound of log Z, (batch): see `energy_estimate`."""
         beliefs = (state[0] if isinstance(state, tuple) else state).transpose(1, 2)
-        return energy_estimate(self.model.graph, *self.model(x), beliefs)
+        fields, pairwise = self.model(x)
+        return energy_estimate(self.model.graph, fields, pairwise, beliefs)
 
     def prepare(self, x: Input) -> Prepared:
         """All that is the same in every step."""

@@ -95,8 +95,8 @@ class PairwiseMRF(nn.Module):
         observation = x[0] if isinstance(x, tuple) else x
         if self.evidence is None:
             _check("fields", observation, (len(observation), graph.nodes, graph.states))
-        elif hasattr(self.evidence, "check"):
-            self.evidence.check(observation)
+        elif callable(check := getattr(self.evidence, "check", None)):
+            check(observation)
         if isinstance(x, tuple):
             _check("pairwise", x[1], (len(observation), len(graph.edges), graph.states, graph.states))
         impossible = (self.fields(x) == -torch.inf).all(-1)

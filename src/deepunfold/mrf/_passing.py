@@ -132,7 +132,7 @@ class MessagePassing(nn.Module):
         ends = (first - lambda_ * into_first)[..., None] + (second - lambda_ * into_second)[..., None, :]
         absent = ends == -torch.inf  # whatever a table may have there
         logits = (lambda_[..., None] * pairwise.clamp(min=FLOOR) + ends).masked_fill(absent, -torch.inf)
-        return logits.flatten(-2).softmax(-1).unflatten(-1, pairwise.shape[-2:])
+        return logits.flatten(-2).softmax(-1).reshape(logits.shape)
 
     def log_partition(self, x: Input, state: State) -> Tensor:
         """The estimate of log Z that belongs to the messages, (batch): see `energy_estimate`.
