@@ -45,9 +45,7 @@ class BeliefSigmoid(nn.Module):
         check_counts(inputs=inputs, outputs=outputs)
         self.inputs, self.outputs = inputs, outputs
         install_exponent(self, "lambda_", lambda_, outputs)
-        self.source_bias = (
-            None if source_bias is None else nn.Parameter(source_bias.detach().to(torch.get_default_dtype(), copy=True))
-        )
+        self.source_bias = None if source_bias is None else _own(source_bias, inputs)
         self.weight = nn.Parameter(torch.randn(outputs, inputs) * (32 / (inputs + outputs)) ** 0.5)
         self.bias = nn.Parameter(torch.zeros(outputs))
         with torch.no_grad():

@@ -182,8 +182,14 @@ def _sums(values: Tensor) -> Tensor:
 
 def _slopes(joint: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """a^2 times the derivative of log1p(y) / a in a: sum q x exp(x) / (1 + y) - log1p(y), of order x^2."""
-    if float(x.max()) > NEAR:
-        return joint @ (x * x.exp()) / (1 + y) - y.log1p()
+    near = x.amax((0, 1)) < NEAR  # of each output, or of all where they have one exponent
+    some, every = bool(near.any()), bool(near.all())
+    far = y if every else joint @ (x * x.exp()) / (1 + y) - y.log1p()
+    return torch.where(near, _slopes_near_zero(joint, x, y), far) if some else far
+
+
+def _slopes_near_zero(joint: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The same as sum q (x exp(x) - expm1(x)) / (1 + y), minus log1p(y) - y / (1 + y), both as series."""
     share = y / (1 + y)
     curve = x.square() * _polynomial(x, [(n + 1) / math.factorial(n + 2) for n in range(9)])
     return joint @ curve / (1 + y) - share.square() * _polynomial(share, [1 / (n + 2) for n in range(12)])
