@@ -346,6 +346,21 @@ def test_only_those_send_whose_turn_it_is():
     assert int(state[1]) == 5
 
 
+@pytest.mark.parametrize("kind", [BeliefPropagation, MeanField])
+def test_in_turns_no_run_ends_at_a_turn_that_changes_nothing(kind):
+    """The first node has nothing to say, but others have."""
+    graph = Graph([(0, 1), (1, 2), (2, 3)], 2, 4)
+    model = model_on(graph)
+    model.pairwise.data[0] = 0.0
+    fields = fields_on(graph)
+    fields[:, 0] = 0.0
+    result = du.iterate(kind(model, alpha=sequential(graph)), fields, until=1e-12)
+    assert bool((result.steps > 3).all())
+    torch.testing.assert_close(result.value, du.iterate(kind(model), fields, until=1e-13).value)
+    whole = du.iterate(kind(model, alpha=sequential(graph)), fields, until=1e-12, batched=False)
+    assert int(whole.steps) == int(result.steps.max())
+
+
 def test_checkerboards_have_no_neighbours_of_one_colour():
     for graph, colours in (
         (grid(5, 6), 2),

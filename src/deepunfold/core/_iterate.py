@@ -97,7 +97,8 @@ def iterate(
             the first one's are taken to be shared by all samples.
         until: converged when ||phi^k - phi^{k-1}|| <= until * max(||phi^k||, ||phi^{k-1}||); or a function of an
             `Event` that says so per active sample; or None to take all the steps. An algorithm may define
-            ``residual(x, old, new)``, of shape (batch,), in place of that relative change.
+            ``residual(x, old, new)``, of shape (batch,), in place of that relative change; of one problem that is not
+            batched, its largest value counts.
         max_steps: the most steps that are taken.
         state: a state to start from instead of ``init(x)``, such as that of an earlier result.
         callback: called with an `Event` after each step; a result that is true stops the run.
@@ -173,7 +174,10 @@ class _Run:
         """How far each active sample moved, and its residual."""
         moved, size = change(old, new, self.batched)
         own = getattr(self.algorithm, "residual", None)
-        return moved, relative(moved, size) if own is None else own(x, old, new).reshape(moved.shape)
+        if own is None:
+            return moved, relative(moved, size)
+        found = own(x, old, new)
+        return moved, (found if self.batched else found.amax()).reshape(moved.shape)
 
     def _judge(self, event: Event, moved: Tensor) -> Tensor:
         """A `Status` for each active sample that ends with this step, and -1 for the others."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepunfold.core._residual import change, relative
 from deepunfold.mrf._energies import energy_estimate
 from deepunfold.mrf._messages import FLOOR, Tables, at_nodes, at_senders, both_ways, product
 from deepunfold.mrf._model import Input, PairwiseMRF
@@ -92,9 +93,18 @@ class MeanField(nn.Module):
     def update(self, prepared: Prepared, state: State) -> State:
         """A step, where the potentials are prepared already."""
         old, count = state if isinstance(state, tuple) else (state, None)
-        graph = self.model.graph
-        received = at_nodes(graph, product(prepared.means, at_senders(graph, old)))
-        new = (prepared.fields + received).softmax(1)
+        new = self._fresh(prepared, old)
         if count is not None:
             return torch.where(self.alpha(count), new, old), count + 1
         return new if isinstance(self.alpha, float) and self.alpha == 1 else old + self.alpha * (new - old)
+
+    def residual(self, x: Input, old: State, new: State) -> Tensor:
+        """How far a step went, relative to where it got; in turns, how far all nodes at once would go."""
+        if isinstance(self.alpha, Turns):
+            old, new = new[0], self._fresh(self.prepare(x), new[0])
+        return relative(*change(old, new, batched=True))
+
+    def _fresh(self, prepared: Prepared, old: Tensor) -> Tensor:
+        graph = self.model.graph
+        received = at_nodes(graph, product(prepared.means, at_senders(graph, old)))
+        return (prepared.fields + received).softmax(1)

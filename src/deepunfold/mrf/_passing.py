@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepunfold.core._residual import change, relative
 from deepunfold.means import log_power_mean
 from deepunfold.mrf._appearances import edge_appearances
 from deepunfold.mrf._energies import energy_estimate
@@ -110,11 +111,14 @@ class MessagePassing(nn.Module):
     def update(self, prepared: Prepared, state: State) -> State:
         """A step, where the potentials are prepared already."""
         old, count = state if isinstance(state, tuple) else (state, None)
-        graph = self.model.graph
-        beliefs = at_senders(graph, prepared.fields + at_nodes(graph, old))
-        new = prepared.rule(beliefs, reverse(old) if self.reverse else None)
-        new = self._mixed(old, new, count)
+        new = self._mixed(old, self._fresh(prepared, old), count)
         return new if count is None else (new, count + 1)
+
+    def residual(self, x: Input, old: State, new: State) -> Tensor:
+        """How far a step went, relative to where it got; in turns, how far all messages at once would go."""
+        if isinstance(self.alpha, Turns):
+            old, new = new[0], self._fresh(self.prepare(x), new[0])
+        return relative(*change(old, new, batched=True))
 
     def log_marginals(self, x: Input, state: State) -> Tensor:
         """The logarithms of the marginals, (batch, nodes, states) (equation ``eq:mfbelief_unfold``)."""
@@ -156,6 +160,12 @@ class MessagePassing(nn.Module):
         if not (torch.equal(each[:edges], each[edges:]) and bool((kappa == 1).all())):
             raise ValueError("beliefs of pairs are known for kappa = 1 and a lambda that is the same both ways")
         return each[:edges, None]
+
+    def _fresh(self, prepared: Prepared, old: Tensor) -> Tensor:
+        """All new messages, before they are mixed with the old ones."""
+        graph = self.model.graph
+        beliefs = at_senders(graph, prepared.fields + at_nodes(graph, old))
+        return prepared.rule(beliefs, reverse(old) if self.reverse else None)
 
     def _exponent(self, name: str) -> Exponent:
         return per_message(getattr(self, name), len(self.model.graph.edges))
