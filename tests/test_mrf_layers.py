@@ -234,11 +234,8 @@ def test_large_weights_in_single_precision(lambda_):
     mu.requires_grad_()
     messages = layer.messages(mu)
     torch.testing.assert_close(messages, messages_in_double(mu, layer.weight, lambda_).float(), rtol=1e-5, atol=1e-4)
-    for gradient in torch.autograd.grad(layer(mu[2:]).sum(), (mu, layer.weight, layer.lambda_)):
+    for gradient in torch.autograd.grad(messages.sum(), (mu, layer.weight, layer.lambda_)):
         assert bool(gradient.isfinite().all())
-    if abs(lambda_) <= 1:
-        for gradient in torch.autograd.grad(layer(mu).sum(), (mu, layer.weight, layer.lambda_)):
-            assert bool(gradient.isfinite().all())
 
 
 def test_large_weights_and_source_biases():

@@ -52,8 +52,8 @@ def sum_of_means(beliefs: Tensor, potentials: Tensor, exponent: Tensor, logarith
         return sum_in_blocks(_logarithm(beliefs) if logarithms is None else logarithms, potentials, exponent)
     dtype = beliefs.dtype
     if farthest > REACH[dtype]:
-        beliefs, potentials, exponent = beliefs.double(), potentials.double(), exponent.double()
-        low = low.double()
+        beliefs = _wide(beliefs) if logarithms is None else logarithms.double().exp()
+        potentials, exponent, low = potentials.double(), exponent.double(), low.double()
     size = _together(reach, potentials.shape[-1], REACH[beliefs.dtype])
     # As (groups, size, batch, S) and (groups, size, S, O); what is padded has terms of zero.
     missing = (0, 0, 0, 0, 0, -potentials.shape[1] % size)
@@ -84,6 +84,14 @@ def _block(inside: Tensor, outside: Tensor, infinite: bool) -> Tensor:
     """The sum over some inputs, from tables (S, J, batch, 1) and (S, J, 1, O)."""
     terms = inside + outside
     return (terms.amax(0) if infinite else terms.logsumexp(0)).sum(0)
+
+
+def _wide(beliefs: Tensor) -> Tensor:
+    """In double precision, with gradients that are finite in single: those of beliefs near 0 are as large as exp."""
+    wide, limit = beliefs.double(), torch.finfo(beliefs.dtype).max
+    if wide.requires_grad:
+        wide.register_hook(lambda gradient: gradient.clamp(-limit, limit))
+    return wide
 
 
 def _logarithm(beliefs: Tensor) -> Tensor:
