@@ -91,15 +91,6 @@ def run_block(block: Block, page: Path, namespace: dict[str, object]) -> str:
     return printed.getvalue()
 
 
-@pytest.fixture
-def _one_thread():
-    """Tiny tensors gain nothing from threads, and lose much where tests run side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def run_page(page: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Run a page in a folder; an `AssertionError` names the first block that prints something else than it should."""
     random.seed(0)
@@ -115,7 +106,6 @@ def run_page(page: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
         assert printed == (block.output or ""), f"{page.name}:{block.line} prints something else than the page says"
 
 
-@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_runs(page, tmp_path, monkeypatch):
     for name in NEEDS.get(page.name, ()):
