@@ -22,6 +22,7 @@ lint: .venv/ready-dev
 bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.unfold
 	$(BIN)/python -m benchmarks.nmf
+	$(BIN)/python -m benchmarks.mrf
 
 docs: .venv/ready-dev
 	$(BIN)/python -m pytest -q tests/test_docs.py

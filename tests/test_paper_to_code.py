@@ -26,7 +26,7 @@ LABELS = [
     for label in line.split()
 ]
 
-# What Section 2 states without a label.
+# What the paper states without a label.
 UNLABELLED = [
     "bi-level optimisation",
     "smaller steps",
@@ -37,6 +37,12 @@ UNLABELLED = [
     "∂E/∂θᴷ",
     "∂E/∂φᵏ",
     "∂E/∂θᵏ",
+    "L(q) ≤ log p(v)",
+    "auxiliary variables",
+    "α = 1 / (1 + exp(−z))",
+    "judicious tying",
+    "incoming message neglected",
+    "λ from 0 to 1",
     "W ⇐ W ∘ [∇E]₋ / [∇E]₊",
     "[∂E/∂h]₊, [∂E/∂h]₋, [∂E/∂w]₊, [∂E/∂w]₋",
 ]
