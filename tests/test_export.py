@@ -11,7 +11,12 @@ from tests.cases import Babylonian, all_cases, shipped
 from tests.test_unfold import perturbed
 
 SHIPPED = shipped()
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")]
+# Warnings of torch about itself.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:<class 'torch.autograd.function.Function'> should not:DeprecationWarning"),
+]
 
 
 def single(case):

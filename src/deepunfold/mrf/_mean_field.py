@@ -10,7 +10,7 @@ from deepunfold.mrf._energies import energy_estimate
 from deepunfold.mrf._messages import FLOOR, Tables, at_nodes, at_senders, both_ways, product
 from deepunfold.mrf._model import Input, PairwiseMRF
 from deepunfold.mrf._passing import State
-from deepunfold.mrf._schedules import Turns, check_turns
+from deepunfold.mrf._schedules import Turns, check_turns, with_count
 from deepunfold.mrf._settings import check_alpha
 
 
@@ -65,7 +65,7 @@ class MeanField(nn.Module):
         """What the fields alone say."""
         self.model.check(x)
         beliefs = self.model.fields(x).softmax(-1).transpose(1, 2).contiguous()
-        return (beliefs, torch.zeros((), dtype=torch.int64)) if isinstance(self.alpha, Turns) else beliefs
+        return with_count(beliefs) if isinstance(self.alpha, Turns) else beliefs
 
     def step(self, x: Input, state: State) -> State:
         """All nodes, or those whose turn it is."""

@@ -74,6 +74,9 @@ def both_ways(graph: Graph, pairwise: Tensor) -> Tables:
 
 def product(tables: Tables, values: Tensor) -> Tensor:
     """sum over h_j of table(h_i, h_j) value(h_j) for each message; values and result (batch, states, 2 E)."""
+    if torch.compiler.is_compiling():  # what is traced is fused later, and can have no functions of our own
+        (forth, back), (sent, sent_back) = tables, values.chunk(2, -1)
+        return torch.cat([(forth * sent[:, :, None]).sum(1), (back * sent_back[:, None]).sum(2)], -1)
     found: Tensor = _Product.apply(*tables, values)  # type: ignore[no-untyped-call]
     return found
 
@@ -121,6 +124,8 @@ def _products(tables: Tables, values: Tensor) -> Tensor:
 
 def log_product(tables: Tables, values: Tensor) -> Tensor:
     """log sum over h_j of exp(table(h_i, h_j) + value(h_j)); like `product`, for numbers of any size."""
+    if torch.compiler.is_compiling():
+        return torch.stack([_log_sum(row) for row in _rows(tables, values)], 1)
     found: Tensor = _LogProduct.apply(*tables, values)  # type: ignore[no-untyped-call]
     return found
 
@@ -191,7 +196,7 @@ def rule(graph: Graph, tables: Tables, lambda_: Exponent, kappa: Exponent, norma
             lambda beliefs, heard: max_product(tables, _minus(_times(1 / lambda_, beliefs), heard)), absent, normalised
         )
     both = lambda_ * kappa
-    if bool(abs(torch.as_tensor(both)).min() < NEAR):
+    if _near_zero(both):
         return _finished(_through_zero(tables, both, kappa), absent, normalised)
 
     def values(beliefs: Tensor, heard: Tensor | None) -> Tensor:
@@ -217,6 +222,13 @@ def rule(graph: Graph, tables: Tables, lambda_: Exponent, kappa: Exponent, norma
     return by_products
 
 
+def _near_zero(exponent: Exponent) -> bool:
+    """Whether a quotient by it could lose digits; what is traced has no value yet, and takes the way that is safe."""
+    if isinstance(exponent, float):
+        return abs(exponent) < NEAR
+    return torch.compiler.is_compiling() or (bool(exponent.numel()) and bool(exponent.detach().abs().min() < NEAR))
+
+
 def _finished(raw: Rule, absent: Tensor | None, normalised: bool) -> Rule:
     return (lambda beliefs, heard: normalise(raw(beliefs, heard), absent)) if normalised else raw
 
@@ -234,9 +246,8 @@ def _through_zero(tables: Tables, both: Exponent, kappa: Exponent) -> Rule:
     potentials = torch.cat([forth.transpose(1, 2), back], -1).clamp(min=FLOOR)
 
     def mean(beliefs: Tensor, heard: Tensor | None) -> Tensor:
-        values = (potentials if heard is None else potentials - heard[:, None]).expand(
-            len(beliefs), *potentials.shape[1:]
-        )
+        values = potentials if heard is None else potentials - heard[:, None]
+        values = values.expand(beliefs.shape[0], *potentials.shape[1:])
         return log_power_mean(values, both, _times(kappa, beliefs).log_softmax(1)[:, None], dim=2)
 
     return mean

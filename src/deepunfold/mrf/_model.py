@@ -87,7 +87,9 @@ class PairwiseMRF(nn.Module):
         return self.pairwise if self.groups is None else self.pairwise[self.groups]
 
     def check(self, x: Input) -> None:
-        """Raise where an input does not fit."""
+        """Raise where an input does not fit, unless a graph is being traced."""
+        if torch.compiler.is_compiling():
+            return
         if isinstance(x, tuple) == (self.pairwise is not None):
             need = "the observation alone" if self.pairwise is not None else "(observation, pairwise potentials)"
             raise ValueError(f"x is {'a tuple' if isinstance(x, tuple) else 'no tuple'}; this model takes {need}")

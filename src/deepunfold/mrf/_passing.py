@@ -12,7 +12,7 @@ from deepunfold.mrf._appearances import edge_appearances
 from deepunfold.mrf._energies import energy_estimate
 from deepunfold.mrf._messages import FLOOR, Exponent, Rule, at_nodes, at_senders, both_ways, normalise, reverse, rule
 from deepunfold.mrf._model import Input, PairwiseMRF
-from deepunfold.mrf._schedules import Residual, Turns, check_turns
+from deepunfold.mrf._schedules import Residual, Turns, check_turns, with_count
 from deepunfold.mrf._settings import Grouped, Setting, check_alpha, install, per_message
 
 State = Any
@@ -84,10 +84,10 @@ class MessagePassing(nn.Module):
         self.model.check(x)
         graph = self.model.graph
         fields = self.model.fields(x)
-        messages = fields.new_zeros(len(fields), graph.states, 2 * len(graph.edges))
+        messages = fields.new_zeros(fields.shape[0], graph.states, 2 * len(graph.edges))
         if self.normalised:
             messages = normalise(messages, graph.absent)
-        return (messages, torch.zeros((), dtype=torch.int64)) if isinstance(self.alpha, Turns) else messages
+        return with_count(messages) if isinstance(self.alpha, Turns) else messages
 
     def step(self, x: Input, state: State) -> State:
         """All messages once."""
@@ -122,14 +122,14 @@ class MessagePassing(nn.Module):
 
     def log_marginals(self, x: Input, state: State) -> Tensor:
         """The logarithms of the marginals, (batch, nodes, states) (equation ``eq:mfbelief_unfold``)."""
-        messages = state[0] if isinstance(state, tuple) else state
+        messages: Tensor = state[0] if isinstance(state, tuple) else state
         received = at_nodes(self.model.graph, messages)
         return (self.model.fields(x) + received.transpose(1, 2)).log_softmax(-1)
 
     def pair_marginals(self, x: Input, state: State) -> Tensor:
         """What the messages say of both ends of each edge, (batch, E, states, states); for kappa = 1."""
         lambda_ = self._symmetric()
-        messages = state[0] if isinstance(state, tuple) else state
+        messages: Tensor = state[0] if isinstance(state, tuple) else state
         nodes, pairwise = self.log_marginals(x, state), self.model.tables(x)
         into_second, into_first = messages.transpose(1, 2).chunk(2, 1)
         first, second = (nodes[:, self.model.graph.edges[:, end]] for end in (0, 1))

@@ -36,7 +36,7 @@ class Turns(nn.Module):
 
     def forward(self, step: Tensor) -> Tensor:
         """Which nodes send at an iteration, counted from 0: (nodes)."""
-        return self.groups == self.order[step % self.period]
+        return self.groups == self.order.gather(0, (step % self.period).reshape(1))
 
 
 def sequential(graph: Graph, order: Sequence[int] | None = None) -> Turns:
@@ -102,6 +102,11 @@ class Residual(nn.Module):
         change = (new - old).detach().abs().amax(1, keepdim=True)
         count = max(1, round(self.share * change.shape[-1]))
         return change >= change.topk(count, dim=-1).values[..., -1:]
+
+
+def with_count(state: Tensor) -> tuple[Tensor, Tensor]:
+    """A state that says how many steps were taken; all samples share it."""
+    return state, torch.zeros((), dtype=torch.int64, device=state.device)
 
 
 def check_turns(turns: nn.Module, nodes: int) -> None:
