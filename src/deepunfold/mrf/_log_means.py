@@ -14,6 +14,7 @@ is sums of positive numbers, which lose nothing, also for small a: there expm1, 
 the quotient has the limit sum_h q(h) w(h). At a = 0 a number takes its place that is too small to tell apart.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -83,7 +84,7 @@ def sum_in_blocks(logarithms: Tensor, potentials: Tensor, exponent: Tensor) -> T
 def _block(inside: Tensor, outside: Tensor, infinite: bool) -> Tensor:
     """The sum over some inputs, from tables (S, J, batch, 1) and (S, J, 1, O)."""
     terms = inside + outside
-    return (terms.amax(0) if infinite else terms.logsumexp(0)).sum(0)
+    return (functools.reduce(torch.maximum, terms) if infinite else terms.logsumexp(0)).sum(0)
 
 
 def _wide(beliefs: Tensor) -> Tensor:
