@@ -77,6 +77,8 @@ def product(tables: Tables, values: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # what is traced is fused later, and can have no functions of our own
         (forth, back), (sent, sent_back) = tables, values.chunk(2, -1)
         return torch.cat([(forth * sent[:, :, None]).sum(1), (back * sent_back[:, None]).sum(2)], -1)
+    if not torch.is_grad_enabled():
+        return _products(tables, values)
     found: Tensor = _Product.apply(*tables, values)  # type: ignore[no-untyped-call]
     return found
 
@@ -112,14 +114,14 @@ def _outer(first: Tensor, second: Tensor, like: Tensor) -> Tensor:
 
 def _products(tables: Tables, values: Tensor) -> Tensor:
     """State by state of the sender: a pass over memory each, without a tensor of both states."""
-    found = torch.empty_like(values)
-    results, sent = found.chunk(2, -1), values.chunk(2, -1)
-    for result, table, value, sender in zip(results, tables, sent, (1, 2), strict=True):
-        slices, parts = table.unbind(sender), value.unbind(1)
-        torch.mul(slices[0], parts[0][:, None], out=result)
+    found = []
+    for table, value, sender in zip(tables, values.chunk(2, -1), (1, 2), strict=True):
+        slices, parts = table.unbind(sender), value.split(1, 1)
+        result = slices[0] * parts[0]
         for own, part in zip(slices[1:], parts[1:], strict=True):
-            result.addcmul_(own, part[:, None])
-    return found
+            result.addcmul_(own, part)
+        found.append(result)
+    return torch.cat(found, -1)
 
 
 def log_product(tables: Tables, values: Tensor) -> Tensor:
