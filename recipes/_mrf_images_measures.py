@@ -24,10 +24,12 @@ class Data:
 
 @dataclass
 class Entry:
-    """A method's result on the test images; ``errors`` (seeds, images) are pixels that are wrong, in %."""
+    """A method's result on the test images; ``errors`` (seeds, images) are pixels that are wrong, in %, and ``bits``
+    the cross-entropy of labels per pixel, where there are probabilities.
+    """
 
     errors: Tensor
-    bits: float | None
+    bits: Tensor | None
     milliseconds: float
     parameters: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
@@ -35,12 +37,12 @@ class Entry:
 
     def summary(self) -> dict[str, Any]:
         """Numbers alone."""
-        low, high = interval(self.errors)
         return {
             "error": float(self.errors.mean()),
-            "interval": [low, high],
-            "seeds": self.errors.mean(1).tolist(),
-            "bits": self.bits,
+            "interval": interval(self.errors),
+            "of seeds": self.errors.mean(1).tolist(),
+            "bits": None if self.bits is None else float(self.bits.mean()),
+            "bits of seeds": None if self.bits is None else self.bits.mean(1).tolist(),
             "milliseconds": self.milliseconds,
             "parameters": self.parameters,
             **self.notes,
@@ -56,9 +58,9 @@ def cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.nll_loss(output.flatten(0, 1), labels.flatten())
 
 
-def bits(output: Tensor, labels: Tensor) -> float:
-    """The cross-entropy in bits per pixel."""
-    return float(cross_entropy(output, labels)) / math.log(2)
+def bits(output: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of each image in bits per pixel."""
+    return -output.gather(-1, labels[..., None])[..., 0].mean(-1) / math.log(2)
 
 
 def wrong(output: Tensor, labels: Tensor) -> Tensor:
@@ -70,15 +72,14 @@ def wrong(output: Tensor, labels: Tensor) -> Tensor:
 def entry(runs: Sequence[Run], test: Data, notes: dict[str, Any] | None = None) -> Entry:
     """The result of methods that differ in their seed alone. Time is the least of three runs over 20 images."""
     outputs = [run(test.seen) for run in runs]
-    errors = torch.stack([wrong(output, test.labels) for output in outputs])
-    mean = sum(bits(output, test.labels) for output in outputs) / len(outputs)
+    errors, surprise = (torch.stack([measure(each, test.labels) for each in outputs]) for measure in (wrong, bits))
     some, times = test.seen[:20], []
     for _ in range(3):
         begun = time.perf_counter()
         runs[0](some)
         times.append(1000 * (time.perf_counter() - begun) / len(some))
     numbers = sum(each.numel() for each in runs[0].parameters()) if isinstance(runs[0], nn.Module) else 0
-    return Entry(errors, mean, min(times), numbers, notes or {}, outputs[0])
+    return Entry(errors, surprise, min(times), numbers, notes or {}, outputs[0])
 
 
 def interval(values: Tensor) -> list[float]:
@@ -90,7 +91,7 @@ def interval(values: Tensor) -> list[float]:
 
 
 def differences(entries: Mapping[str, Entry], methods: Sequence[str], layers: int) -> dict[str, dict[str, Any]]:
-    """What training, untying and belief propagation change: differences on the same images, in % of pixels."""
+    """What training, untying and belief propagation change on the same images: in wrong pixels (%) and in bits."""
 
     def net(method: str, tie: str) -> str:
         return f"{method}, {layers} layers, {tie}"
@@ -107,30 +108,34 @@ def differences(entries: Mapping[str, Entry], methods: Sequence[str], layers: in
     found: dict[str, dict[str, Any]] = {}
     for question, compared in pairs.items():
         for one, other in compared:
-            change = entries[one].errors - entries[other].errors
-            found.setdefault(question, {})[f"{one}, less {other}"] = [float(change.mean()), *interval(change)]
+            changes = {name: getattr(entries[one], name) - getattr(entries[other], name) for name in ("errors", "bits")}
+            found.setdefault(question, {})[f"{one}, less {other}"] = {
+                name: [float(change.mean()), *interval(change)] for name, change in changes.items()
+            }
     return found
 
 
 def show_all(results: Mapping[str, Any]) -> None:
     """Print differences, and the table of all methods last."""
     flips, gaussian = results.values()
-    rows: list[list[object]] = []
-    for question, pairs in flips["differences"].items():
-        for pair, own in pairs.items():
-            rows.append([question, pair, *(_signed(each) for each in (own, gaussian["differences"][question][pair]))])
-    show("Differences of wrong pixels, in points of %", ["", "", *results], rows)
+    for measure, title in (("errors", "wrong pixels, in points of %"), ("bits", "bits per pixel")):
+        rows = [
+            [pair, *(_signed(each["differences"][question][pair][measure]) for each in results.values())]
+            for question, pairs in flips["differences"].items()
+            for pair in pairs
+        ]
+        show(f"Differences on the same images: {title}", ["", *results], rows)
     header = ["", *(cell for name in results for cell in (f"{name}, % wrong", "bits per pixel")), "parameters", "ms"]
     table: list[list[object]] = []
     for method, own in flips["methods"].items():
         cells: list[object] = []
         for one in (own, gaussian["methods"][method]):
             low, high = one["interval"]
-            cells += [f"{one['error']:.2f} ({low:.2f} to {high:.2f})", "-" if one["bits"] is None else one["bits"]]
+            cells += [f"{one['error']:.2f} ({low:.2f} to {high:.2f})", f"{one['bits']:.3f}" if one["bits"] else "-"]
         table.append([method, *cells, own["parameters"] or "-", f"{own['milliseconds']:.1f}"])
     show("Pixels that are wrong on the test images, with a bootstrap interval over images and seeds", header, table)
 
 
 def _signed(change: Sequence[float]) -> str:
     mean, low, high = change
-    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
+    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"

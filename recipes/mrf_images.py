@@ -206,7 +206,7 @@ def experiment(noise: Noise, setting: Setting) -> tuple[dict[str, Entry], dict[s
         couplings[method], surer = best_couplings(method, noise, validation, setting)
         best, for_bits = (classic(method, setting.size, noise, each) for each in (couplings[method], surer))
         entries[method], curves[method] = converged_entry(best, test, setting)
-        entries[method].bits = bits(converged(for_bits, test.seen, setting).value, test.labels)
+        entries[method].bits = bits(converged(for_bits, test.seen, setting).value, test.labels)[None]
         entries[method].notes |= {"coupling": couplings[method], "coupling for bits": surer}
     for method, layers, tie in itertools.product(UNFOLDED, setting.layers, TIES):
         begun = time.perf_counter()

@@ -10,7 +10,7 @@ from torch import nn
 from deepunfold.mrf import infer
 from recipes import mrf_images
 from recipes._drawn_shapes import Flips, Gaussian, draw
-from recipes._mrf_images_measures import bits, interval, wrong
+from recipes._mrf_images_measures import bits, cross_entropy, interval, wrong
 
 TINY = mrf_images.Setting(
     size=24, window=16, drawn=20, validation=2, test=4, layers=(3,), updates=20, batch=2, seeds=2, steps=10
@@ -62,7 +62,8 @@ def test_measures():
     labels = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
     output = torch.tensor([0.75, 0.25]).log().expand(2, 4, 2)
     assert wrong(output, labels).tolist() == [50.0, 100.0]
-    assert bits(output, labels) == pytest.approx((6 * 2 + 2 * math.log2(4 / 3)) / 8)
+    assert bits(output, labels).tolist() == pytest.approx([1 + math.log2(4 / 3) / 2, 2.0])
+    torch.testing.assert_close(bits(output, labels).mean() * math.log(2), cross_entropy(output, labels))
     assert interval(torch.full((3, 5), 2.0)) == [2.0, 2.0]
     values = torch.randn(3, 400, generator=torch.Generator().manual_seed(0))
     low, high = interval(values)
@@ -92,6 +93,6 @@ def test_smallest_run(tmp_path, monkeypatch, capsys):
         assert untied["parameters"] == 3 * tied["parameters"]
         change, low, high = results[noise]["differences"]["untying"][
             "mean field, 3 layers, untied, less mean field, 3 layers, tied"
-        ]
+        ]["errors"]
         assert change == pytest.approx(untied["error"] - tied["error"], abs=1e-4)
         assert low <= change <= high
