@@ -3,6 +3,7 @@
 from deepunfold.mrf._appearances import edge_appearances
 from deepunfold.mrf._binary import BinaryMRF, BinaryPotentials
 from deepunfold.mrf._convert import from_networkx, from_pgmpy, to_networkx, to_pgmpy
+from deepunfold.mrf._dial import set_lambda
 from deepunfold.mrf._energies import energy_estimate
 from deepunfold.mrf._enumeration import Enumeration, enumeration
 from deepunfold.mrf._evidence import DiscreteEvidence, RealEvidence
@@ -10,7 +11,7 @@ from deepunfold.mrf._exact import log_partition, log_score, marginals, most_prob
 from deepunfold.mrf._factors import FactorGraph, from_factors, to_factors
 from deepunfold.mrf._graph import Graph, grid
 from deepunfold.mrf._infer import infer
-from deepunfold.mrf._layers import BeliefSigmoid, BeliefSoftmax, set_lambda
+from deepunfold.mrf._layers import BeliefSigmoid, BeliefSoftmax
 from deepunfold.mrf._log_layers import LogMaxProduct, LogSumProduct, Maxout, SoftMaxout
 from deepunfold.mrf._losses import label_loss, marginal_loss
 from deepunfold.mrf._mean_field import MeanField

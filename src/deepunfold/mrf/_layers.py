@@ -5,14 +5,10 @@ uniform, and normalises (Section 3 and Appendix ``sec:binaryMRF`` of the paper).
 conventional layer; at 1 it is belief propagation.
 """
 
-from typing import TypeVar
-
 import torch
 from torch import Tensor, nn
 
 from deepunfold.mrf._log_means import sum_of_means
-
-Network = TypeVar("Network", bound=nn.Module)
 
 
 class BeliefSigmoid(nn.Module):
@@ -139,19 +135,6 @@ class BeliefSoftmax(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.outputs}, states={self.states}, lambda_={describe_exponent(self.lambda_)}"
-
-
-def set_lambda(network: Network, value: float) -> Network:
-    """Set the lambda of every layer in a network, as when it moves from 0 to 1 in the course of a training."""
-    layers = [each for each in network.modules() if isinstance(each, BeliefSigmoid | BeliefSoftmax)]
-    if not layers:
-        raise ValueError(f"{type(network).__name__} has no layer with a lambda; give one with BeliefSigmoid layers")
-    if not abs(value) < float("inf"):
-        raise ValueError(f"lambda must be a finite number, not {value}")
-    with torch.no_grad():
-        for layer in layers:
-            layer.lambda_.fill_(value)
-    return network
 
 
 def install_exponent(layer: nn.Module, name: str, value: float | Tensor, outputs: int) -> None:
