@@ -1,6 +1,6 @@
 """Drawn shapes under noise: inference in a Markov random field, and the networks that are unfolded from it.
 
-    python -m recipes.mrf_images                    the whole experiment, about five minutes on two cores
+    python -m recipes.mrf_images                    the whole experiment, some five minutes on one core
     python -m recipes.mrf_images --small            a small one, some seconds
     python -m recipes.mrf_images --plots docs/images --json results/mrf_images.json
 
