@@ -55,7 +55,7 @@ class Setting:
     training: int = 20000
     validation: int = 64
     test: int = 200
-    large_test: int = 8
+    large_test: int = 16
     updates: int = 600
     batch: int = 64
     learning_rate: float = 2e-2

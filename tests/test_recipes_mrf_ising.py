@@ -97,7 +97,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_the_recipe_runs_and_its_networks_learn(tmp_path):
     pytest.importorskip("matplotlib")
