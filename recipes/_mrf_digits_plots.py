@@ -42,32 +42,23 @@ def _dots(axes: Any, networks: Mapping[str, Any]) -> None:
 
 
 def _curves(axes: Any, results: Mapping[str, Any], epochs: int) -> None:
-    """The loss while lambda moves, with its values above."""
+    """The loss while lambda moves, and after."""
     fixed, networks = results["weights fixed"], results["networks"]
     first, each = epochs // 2, results["updates per epoch"]
     updates = [each * (first + number) for number in range(len(fixed))]
-    axes.semilogy(updates, fixed, color="#999999", linewidth=1.3, linestyle=":", label="λ moved, weights fixed")
+    axes.plot(updates, fixed, color="#999999", linewidth=1.3, linestyle=":", label="λ moved, weights fixed")
     for name, colour in COLOURS.items():
         curve = [fixed[0], *networks[name]["curves"]["test"]]
-        axes.semilogy(updates, curve, color=colour, linewidth=1.6, label=_greek(name))
+        axes.plot(updates, curve, color=colour, linewidth=1.6, label=_greek(name))
     lambdas = [0.0, *networks["lambda moved from 0 to 1"]["lambdas"]]
     last = lambdas.index(1.0)
     axes.axvline(updates[last], color="#cccccc", linewidth=0.8)
-    axes.annotate("λ = 1", (updates[last], 0), (4, 5), xycoords=("data", "axes fraction"), textcoords="offset points")
-    axes.annotate("λ = 0", (updates[0], 0), (4, 5), xycoords=("data", "axes fraction"), textcoords="offset points")
-    axes.yaxis.set_major_locator(_locator())
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    note = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": "#777777"}
+    axes.annotate("λ = 1 from here", (updates[last], 0.5), (5, 0), fontsize=9, **note)
     axes.set_title("from a trained sigmoid network", loc="left", fontsize=10)
     axes.set(xlabel="updates", ylabel="cross-entropy on test digits")
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
     axes.legend(frameon=False, fontsize=9)
-
-
-def _locator() -> Any:
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7))
 
 
 def _greek(name: str) -> str:

@@ -11,8 +11,8 @@ and to move lambda from 0 to 1 while training goes on (end of Section 3).
 The data are 1797 images of 8 x 8 pixels, scaled to [0, 1] so that a pixel is a belief: 1000 to train on, 297 to choose
 learning rates, 500 to test. All networks have two hidden layers of as many free numbers per sample and a linear layer
 in the end, and as many updates by Adam on the cross-entropy. The learning rate is the one of a short list whose loss on
-the validation digits is lowest for the first seed. The continued networks start where the sigmoid network is after half
-of its updates, and make the other half with lambda moved, set to 1 at once, or left at 0.
+the validation digits is lowest, as a mean over the first few seeds. The continued networks start where the sigmoid
+network is after half of its updates, and make the other half with lambda moved, set to 1 at once, or left at 0.
 """
 
 import argparse
@@ -44,16 +44,17 @@ MOVING = 0.6
 
 @dataclass(frozen=True)
 class Setting:
-    """The size of an experiment. ``units`` are the free numbers of a hidden layer."""
+    """The size of an experiment. ``units`` are the free numbers of a hidden layer, ``choosing`` the seeds for rates."""
 
     units: int = 64
     epochs: int = 50
     seeds: int = 8
+    choosing: int = 3
     rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03)
 
 
 FULL = Setting()
-SMALL = Setting(units=16, epochs=8, seeds=2, rates=(0.01, 0.03))
+SMALL = Setting(units=16, epochs=8, seeds=2, choosing=1, rates=(0.01, 0.03))
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
 """Images (number, pixels) and their digits (number)."""
@@ -174,20 +175,23 @@ Runner: TypeAlias = Callable[[list[Job]], Iterable[Run]]
 
 
 def all_seeds(names: Sequence[str], starts: Sequence[Any], setting: Setting, runner: Runner) -> dict[str, list[Run]]:
-    """The runs of each network for all seeds, at the learning rate that is best for the first one."""
-    tried = [Job(name, rate, 0, starts[0]) for name in names for rate in setting.rates]
-    chosen: dict[str, list[Run]] = {}
-    for one in runner(tried):
-        best = chosen.setdefault(one.job.name, [one])
-        best[0] = min(best[0], one, key=lambda each: each.validation)
-    others = [
-        Job(name, chosen[name][0].job.rate, seed, starts[seed]) for name in names for seed in range(1, setting.seeds)
-    ]
-    for one in runner(others):
-        chosen[one.job.name].append(one)
-    for name, runs in chosen.items():
-        mean = torch.stack([each.losses for each in runs]).mean()
-        print(f"{name}: rate {runs[0].job.rate:g}, test loss {mean:.3f}", flush=True)
+    """The runs of each network for all seeds, at the learning rate that is best on the mean of the first few."""
+    first, seeds = range(setting.choosing), range(setting.seeds)
+    runs = list(
+        runner([Job(name, rate, seed, starts[seed]) for name in names for rate in setting.rates for seed in first])
+    )
+
+    def tried(name: str, rate: float) -> list[Run]:
+        return [each for each in runs if (each.job.name, each.job.rate) == (name, rate)]
+
+    best = {
+        name: min(setting.rates, key=lambda rate: sum(each.validation for each in tried(name, rate))) for name in names
+    }
+    runs += runner([Job(name, best[name], seed, starts[seed]) for name in names for seed in seeds[setting.choosing :]])
+    chosen = {name: tried(name, best[name]) for name in names}
+    for name, own in chosen.items():
+        mean = torch.stack([each.losses for each in own]).mean()
+        print(f"{name}: rate {best[name]:g}, test loss {mean:.3f}", flush=True)
     return chosen
 
 
@@ -318,7 +322,10 @@ def options(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Settin
         given.plots.mkdir(parents=True, exist_ok=True)
     setting = SMALL if given.small else FULL
     asked = {name: value for name in ("epochs", "seeds") if (value := getattr(given, name)) is not None}
-    return given, replace(setting, **asked)
+    setting = replace(setting, **asked)
+    if min(setting.epochs, setting.seeds) < 2:
+        made.error("give at least 2 epochs, half of which can be continued, and at least 2 seeds")
+    return given, replace(setting, choosing=min(setting.choosing, setting.seeds))
 
 
 if __name__ == "__main__":
