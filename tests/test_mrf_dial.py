@@ -36,9 +36,9 @@ def model(dtype=torch.float64):
 def test_a_converted_sigmoid_network_is_itself_at_zero_and_belief_propagation_at_one(dtype, close):
     network, x = sigmoid_network(dtype), torch.rand(20, 6, dtype=dtype)
     net = converted(network, 0.7)
-    assert set_lambda(net, 0.0) == 2
+    set_lambda(net, 0.0)
     torch.testing.assert_close(net(x), network(x), atol=close, rtol=0)
-    assert set_lambda(net, 1.0) == 2
+    set_lambda(net, 1.0)
     torch.testing.assert_close(net(x), converted(network, 1.0)(x), atol=0, rtol=0)
     assert bool((net(x) - network(x)).abs().amax() > 1e-3)
     assert all(net[k].lambda_.dtype == dtype for k in (0, 1))
@@ -65,7 +65,7 @@ def test_outputs_move_continuously_and_with_the_slope_of_a_learnt_lambda(value):
 
 def test_units_with_several_states_and_a_lambda_per_output_move_too():
     each = BeliefSoftmax(4, 3, (2, 5), torch.tensor([0.1, 0.2, 0.3]))
-    assert set_lambda(each, 0.25) == 1
+    set_lambda(each, 0.25)
     assert torch.equal(each.lambda_, torch.full((3,), 0.25))
     plain = BeliefSoftmax(4, 3, (2, 5), 0.25)
     plain.load_state_dict(each.state_dict() | {"lambda_": plain.lambda_})
@@ -86,9 +86,8 @@ def test_an_unfolded_network_is_the_one_with_that_lambda(dtype, tie, start):
     shapes = {"one": (), "per edge": (edges,), "per message": (2 * edges,)}
     lambda_ = 0.3 if start == "number" else torch.full(shapes[start], 0.3, dtype=dtype)
     net = du.unfold(MessagePassing(mrf, lambda_=lambda_), 4, tie=tie)
-    own = {id(layer) for layer in net.modules() if isinstance(layer, MessagePassing)}
     for value in (0.0, 0.6, 1.0, -0.5):
-        assert set_lambda(net, value) == len(own)
+        set_lambda(net, value)
         fresh = du.unfold(MessagePassing(mrf, lambda_=value), 4, tie=tie)
         torch.testing.assert_close(net(x), fresh(x))
 
@@ -120,7 +119,7 @@ def test_learnt_ones_are_left_alone():
     ]
     network = nn.ModuleList([*learnt, BeliefSigmoid(3, 3, 0.4)])
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    assert set_lambda(network, 0.9) == 1
+    set_lambda(network, 0.9)
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == ["5.lambda_"]
     with pytest.raises(ValueError, match="ModuleList has no lambda that is not learnt"):
@@ -132,7 +131,7 @@ def test_a_lambda_of_another_kind_is_left_alone():
         lambda_ = 3.0
 
     other = Other()
-    assert set_lambda(nn.Sequential(other, BeliefSigmoid(2, 2)), 0.5) == 1
+    set_lambda(nn.Sequential(other, BeliefSigmoid(2, 2)), 0.5)
     assert other.lambda_ == 3.0
 
 
@@ -145,7 +144,8 @@ def test_buffers_survive_a_state_dict():
     set_lambda(net, 0.75)
     other.load_state_dict(net.state_dict())
     torch.testing.assert_close(other(x), net(x), atol=0, rtol=0)
-    assert set_lambda(other, 0.0) == set_lambda(net, 0.0)
+    set_lambda(other, 0.0)
+    set_lambda(net, 0.0)
     torch.testing.assert_close(other(x), net(x), atol=0, rtol=0)
 
     layers = converted(sigmoid_network())
@@ -170,7 +170,7 @@ def test_training_ends_with_the_lambda_of_its_best_epoch():
         epochs=5,
         optimizer=partial(torch.optim.Adam, lr=1e-3),
         validate=validate,
-        callback=lambda epoch: set_lambda(net, (epoch.number + 1) / 4) and None,
+        callback=lambda epoch: set_lambda(net, (epoch.number + 1) / 4),
         progress=False,
     )
     assert seen == [0, 0.25, 0.5, 0.75, 1]

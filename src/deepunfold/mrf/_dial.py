@@ -9,13 +9,13 @@ from deepunfold.mrf._layers import BeliefSigmoid, BeliefSoftmax
 from deepunfold.mrf._passing import MessagePassing
 
 
-def set_lambda(network: nn.Module, value: float) -> int:
-    """Set lambda in all layers and algorithms of a network that have one and do not learn it; how many these are.
+def set_lambda(network: nn.Module, value: float) -> None:
+    """Set lambda in all layers and algorithms of a network that have one and do not learn it.
 
     Moved from 0 to 1 in the course of a training, it makes a network of belief propagation (``eq:bpmsg``) out of a
     trained sigmoid network (``eq:sigmoidnet``), as the paper proposes at the end of its Section 3. Parameters, such as
-    a learnt lambda, are left alone, frozen ones as well. With `fit` its place is the function that gives an epoch its
-    data; a callback must not hand on the number, since a result that is true ends the training.
+    a learnt lambda, are left alone, frozen ones as well. With `fit` its place is a callback, or the function that gives
+    an epoch its data.
 
     Layers keep lambda as a buffer, which is part of their ``state_dict``: where `fit` ends with its best epoch, it ends
     with the lambda of that epoch. `MessagePassing` does so if its lambda was given as a tensor; a plain number stays
@@ -43,7 +43,6 @@ def set_lambda(network: nn.Module, value: float) -> int:
                 setattr(part, "lambda_", float(value))  # noqa: B010 (a module's attributes have no type)
             else:
                 buffer.fill_(value)
-    return len(found)
 
 
 def _fixed(part: nn.Module) -> bool:
