@@ -5,7 +5,6 @@ import soundfile as sf
 
 from deepunfold.speech._audio import AudioInfo, writer
 
-
 # Every container that is read, with encodings that keep the samples and some that do not.
 KINDS = {
     "wav": ("WAV", "PCM_16"),

@@ -44,6 +44,15 @@ _MP3_SLACK = 2304
 _SHORT = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
 
 
+class _Sequential(sf.SoundFile):  # type: ignore[misc]
+    """A file that is read from one place on. After each block soundfile seeks to where it is, unless it thinks that it
+    cannot; near the end of some compressed files that goes astray.
+    """
+
+    def seekable(self) -> bool:
+        return False
+
+
 def open_audio(path: File) -> AudioInfo:
     """What a file holds, by its header. A container is known by its content, not by the name of the file."""
     with _open(path) as sound:
@@ -110,35 +119,46 @@ def on_disk(path: File) -> Iterator[Path]:
         yield copy
 
 
-def _open(path: File) -> sf.SoundFile:
+def _open(path: File) -> _Sequential:
     """An open file; its header has been parsed, but may hold nonsense."""
     file = Path(path)
-    if not file.is_file():
-        raise AudioError(f"{path} is not a file" if file.exists() else f"{path} is not there")
     try:
-        return sf.SoundFile(file.absolute())
-    except sf.SoundFileError as error:
+        if not file.is_file():
+            raise AudioError(f"{path} is not a file" if file.exists() else f"{path} is not there")
+        return _Sequential(file.absolute())
+    except (sf.SoundFileError, OSError) as error:
         raise AudioError(f"{path} is not audio that can be read: {_reason(error)}") from error
     except TypeError as error:  # a .raw file
         raise AudioError(f"{path} is audio without a header; give a file that says how it is to be read") from error
 
 
-def _info(path: File, sound: sf.SoundFile) -> AudioInfo:
+def _info(path: File, sound: _Sequential) -> AudioInfo:
     """What an open file holds, checked."""
-    info = AudioInfo(sound.samplerate, sound.channels, sound.frames, sound.format, sound.subtype)
+    frames = sound.frames if sound.frames < _UNKNOWN else _count(path)
+    info = AudioInfo(sound.samplerate, sound.channels, frames, sound.format, sound.subtype)
     if info.format not in _CONTAINERS:
         raise AudioError(f"{path} is {info.format}, which is not read; give one of {', '.join(sorted(_CONTAINERS))}")
     if not RATES[0] <= info.rate <= RATES[1]:
         raise AudioError(f"{path} has {info.rate} samples a second; files with {RATES[0]} to {RATES[1]} can be read")
     if info.frames < 1:
         raise AudioError(f"{path} has no samples")
-    if info.frames >= _UNKNOWN or not sound.seekable():
-        raise AudioError(f"{path} does not say how long it is; write it to a file, not to a pipe")
     for said, there in _SHORT.findall(sound.extra_info):
         # Recorders that write to a pipe give the largest number that there is, which means that they do not know.
         if int(there) + 8 < int(said) < 0x7FFF0000:
             raise AudioError(f"{path} is truncated: {there} of {said} bytes are there")
     return info
+
+
+def _count(path: File) -> int:
+    """The number of samples of a file that does not tell, as FLAC that came through a pipe: it is read to the end."""
+    with _open(path) as sound:
+        frames = 0
+        try:
+            while count := len(sound.read(1 << 13, dtype="float32")):
+                frames += count
+            return frames
+        except (sf.SoundFileError, RuntimeError) as error:
+            raise AudioError(f"{path} is damaged: {_reason(error)}") from error
 
 
 def _require_finite(path: File, samples: Signal, place: int, rate: int) -> None:
@@ -152,4 +172,4 @@ def _require_finite(path: File, samples: Signal, place: int, rate: int) -> None:
 def _reason(error: Exception) -> str:
     """What the library says, without its mark and its full stop."""
     text = getattr(error, "error_string", None) or str(error)
-    return str(text).removeprefix("Error : ").rstrip(".")
+    return str(text).removeprefix("Error : ").strip(" .")

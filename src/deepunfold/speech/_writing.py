@@ -34,7 +34,7 @@ _NEAREST = {
 }
 """What takes the place of an encoding that cannot be written; PCM_16 and the container's usual one come after these."""
 
-_BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "ALAC_16": 16, "ALAC_20": 20, "ALAC_24": 24}
+_BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24}
 _BYTES = {"PCM_16": 2, "PCM_24": 3, "PCM_32": 4, "FLOAT": 4, "DOUBLE": 8}
 _UNBOUNDED = ("FLOAT", "DOUBLE", "VORBIS", "OPUS", "MPEG_LAYER_III")
 _WAV_LIMIT = 2**32 - 2**16
@@ -102,9 +102,8 @@ def writer(path: File, like: AudioInfo) -> Iterator[Writer]:
                 raise AudioError(f"cannot write standard output: {error.strerror}") from error
         return
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        what = "it is a folder" if target.is_dir() else f"the folder {target.parent} does not exist"
-        raise AudioError(f"cannot write {target}: {what}")
+    if not target.parent.is_dir():
+        raise AudioError(f"cannot write {target}: the folder {target.parent} does not exist")
     temporary = target.with_name(f".deepunfold-{uuid.uuid4().hex}.tmp")
     try:
         sink = _begin(temporary, target, like)
@@ -121,14 +120,18 @@ def writer(path: File, like: AudioInfo) -> Iterator[Writer]:
 def _begin(temporary: Path, target: Path, like: AudioInfo) -> Writer:
     container = _container(target, like)
     try:
+        if target.is_dir():
+            raise AudioError(f"cannot write {target}: it is a folder")
         temporary.touch(exist_ok=False)
     except OSError as error:
         raise AudioError(f"cannot write {target}: {error.strerror}") from error
-    wanted = (like.subtype, *_NEAREST.get(like.subtype, ()), "PCM_16", sf.default_subtype(container))
     if target.suffix.lower() == ".opus":
-        wanted = ("OPUS",)
+        like = replace(like, subtype="OPUS")
+    wanted = (like.subtype, *_NEAREST.get(like.subtype, ()), "PCM_16", sf.default_subtype(container))
+    # The encoder of ALAC is left out: libsndfile 1.2 crashes in it where the disk is full.
+    possible = [each for each in wanted if sf.check_format(container, each) and not each.startswith("ALAC")]
     why = "no encoding fits"
-    for subtype in dict.fromkeys(each for each in wanted if each and sf.check_format(container, each)):
+    for subtype in dict.fromkeys(possible):
         try:
             sound = sf.SoundFile(temporary.absolute(), "w", like.rate, like.channels, subtype, format=container)
         except sf.SoundFileError as error:
@@ -162,6 +165,5 @@ def _container(target: Path, like: AudioInfo) -> str:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, AssertionError):
-        return "not all samples could be written; is the disk full?"
-    return str(getattr(error, "error_string", None) or getattr(error, "strerror", None) or error).rstrip(".")
+    text = str(getattr(error, "error_string", None) or getattr(error, "strerror", None) or error).strip(" .")
+    return "not all of it could be written; is the disk full?" if text in ("", "System error") else text
