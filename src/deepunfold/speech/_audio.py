@@ -39,6 +39,7 @@ __all__ = [
 RATES = (1_000, 1_000_000)
 _CONTAINERS = frozenset(container for each in SUFFIXES.values() for container in each)
 _LARGEST_BLOCK = 1 << 23
+_LARGEST = 1e9
 _UNKNOWN = 1 << 62
 _MP3_SLACK = 2304
 _SHORT = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
@@ -78,7 +79,7 @@ def read_blocks(path: File, block: int = 1 << 16, *, start: int = 0, frames: int
                 samples = sound.read(min(size, end - place), dtype="float32", always_2d=True)
                 if not len(samples):
                     break
-                _require_finite(path, samples, place, info.rate)
+                _require_numbers(path, samples, place, info.rate)
                 place += len(samples)
                 yield samples
         except (sf.SoundFileError, RuntimeError) as error:
@@ -161,12 +162,15 @@ def _count(path: File) -> int:
             raise AudioError(f"{path} is damaged: {_reason(error)}") from error
 
 
-def _require_finite(path: File, samples: Signal, place: int, rate: int) -> None:
-    wrong = ~np.isfinite(samples)
+def _require_numbers(path: File, samples: Signal, place: int, rate: int) -> None:
+    wrong = ~(np.abs(samples) <= _LARGEST)  # NaN is not
     if wrong.any():
         first = int(np.argmax(wrong.any(axis=1)))
         value = samples[first][wrong[first]][0]
-        raise AudioError(f"{path} has the sample {value} after {(place + first) / rate:.2f} s; it must hold numbers")
+        raise AudioError(
+            f"{path} has the sample {value:g} after {(place + first) / rate:.2f} s; "
+            f"samples must be numbers up to {_LARGEST:g}, full scale is 1"
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,49 @@
+"""``deepunfold mix``: a corpus of mixtures from folders of audio."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def mix(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder.", metavar="DIR")],
+    speech: Annotated[list[Path] | None, typer.Option(help="Clean speech; can be repeated.", metavar="DIR")] = None,
+    noise: Annotated[
+        list[Path] | None,
+        typer.Option(help="Noise, in folders bed and event or not; can be repeated.", metavar="DIR"),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="Any other sources, the target first; can be repeated.", metavar="NAME=DIR"),
+    ] = None,
+    rooms: Annotated[Path | None, typer.Option(help="Impulse responses for the target.", metavar="DIR")] = None,
+    snr: Annotated[list[float] | None, typer.Option(help="In dB; can be repeated. Default: -6 to 9 by 3.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many utterances. Default: each one once.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Cut longer utterances to random segments.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same files.")] = 0,
+    split: Annotated[str, typer.Option(help="The name of this part of the corpus.")] = "train",
+) -> None:
+    """Make a paired corpus: mixtures at several SNRs with their references, laid out as CHiME-2, and a manifest."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    from deepunfold.speech._mix_corpus import SNRS, write_corpus
+    from deepunfold.speech._mixing import Mixer, named_places
+
+    sources = named_places({"speech": speech or [], "noise": noise or []}, source or [])
+    mixer = Mixer(sources, rooms, seconds=seconds)
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("mixing", total=None)
+        written = write_corpus(
+            mixer,
+            output,
+            snrs=snr or SNRS,
+            count=count,
+            seed=seed,
+            split=split,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    typer.echo(f"{written} mixtures in {output}; what each is made of is in {output / 'manifest.jsonl'}")
