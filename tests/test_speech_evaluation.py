@@ -206,6 +206,15 @@ def test_silence(tmp_path):
     assert found.remarks == ("the reference is silent",)
 
 
+def test_what_has_no_score_is_told(tmp_path):
+    pytest.importorskip("pystoi")
+    path = write(tmp_path / "short.wav", draw(1))
+    (found,) = evaluate([Case("one", path, path)], metrics=["stoi", "sdr"]).files
+    assert math.isnan(found.estimate["stoi"])
+    assert found.estimate["sdr"] == LIMIT
+    assert found.remarks == ("stoi is not defined: it needs at least 0.4 s of speech",)
+
+
 def test_broken_files_are_failures_and_the_others_are_done(corpus):
     cases, _ = mixtures(corpus)
     cases[0].mixture.write_bytes(b"nonsense")

@@ -16,9 +16,9 @@ def pairs(reference: Path, estimate: Path) -> tuple[list[Case], list[Failure]]:
     """
     if reference.is_file() and estimate.is_file():
         return [Case(estimate.name, reference, estimate)], []
-    for place in (reference, estimate):
-        if place.is_file():
-            raise ValueError(f"{place} is a file; to compare needs two folders, or two files")
+    for folder in (reference, estimate):
+        if folder.is_file():
+            raise ValueError(f"{folder} is a file; to compare needs two folders, or two files")
     references, estimates = _by_place(reference), _by_place(estimate)
     cases, failures, used = [], [], set()
     for place, path in estimates.items():

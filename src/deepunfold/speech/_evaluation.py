@@ -24,7 +24,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from deepunfold.speech._audio import Signal, read, resample
-from deepunfold.speech._metrics import available, check_metrics, delay, score
+from deepunfold.speech._metrics import NEEDS, available, check_metrics, delay, score
 
 SLACK = 0.1
 """By how many seconds a reference and an estimate may differ in length: codecs and frames pad and cut by less."""
@@ -178,7 +178,9 @@ class _Scorer:
         late = delay(reference[:, loudest], other[:, loudest], round(_REACH * rate))
         if late:
             remarks.append(f"the {what} is {abs(late)} samples {'late' if late > 0 else 'early'}")
-        return score(reference, other, rate, self.metrics), remarks
+        scores = score(reference, other, rate, self.metrics)
+        lacking = [name for name, value in scores.items() if np.isnan(value) and reference.any()]
+        return scores, remarks + [f"{name} is not defined: it needs {NEEDS[name]}" for name in lacking]
 
 
 def _cut(reference: Signal, other: Signal, rate: int, what: str) -> tuple[Signal, Signal, str]:

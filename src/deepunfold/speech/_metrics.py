@@ -4,10 +4,9 @@ SDR and SI-SDR are computed here, in double precision, and depend on nothing but
 ``pystoi``, PESQ the package ``pesq``. What each gives where its formula gives nothing:
 
 - A silent reference (all zeros): no score is defined, all are NaN. Means leave NaN out and count it.
-- A silent estimate of a reference that is not: everything is lost. SDR and SI-SDR are ``-LIMIT``, STOI is 0, PESQ is
-  the lowest that it can be.
+- A silent estimate of a reference that is not: everything is lost. SDR and SI-SDR are ``-LIMIT``, STOI is 0, PESQ 1.
 - The estimate equal to the reference, but for gain (and for SDR a filter): SDR and SI-SDR are ``LIMIT``, STOI is 1.
-- Too short for STOI or PESQ, too long for PESQ, or no speech for PESQ to find: NaN.
+- Too short for STOI or PESQ, longer than 20 s for PESQ, or no speech for PESQ to find: NaN.
 - A delay: SDR forgives an estimate that is late by less than its taps, and PESQ aligns the two by itself; SI-SDR and
   STOI take it as an error, and so does SDR if the estimate is early. `delay` tells.
 """
@@ -34,9 +33,17 @@ _LOADING = 1e-12
 
 _STOI_SHORTEST = 0.4
 _PESQ_RATE = 16000
-_PESQ_LOWEST = 1.0427
-_PESQ_SECONDS = (0.25, 30.0)
-"""PESQ needs the first; beyond the second, the reference code has been seen to crash."""
+_PESQ_LOWEST = 1.0
+_PESQ_SECONDS = (0.25, 20.0)
+"""PESQ needs the first. Its code holds 50 utterances, of 0.2 s with 0.2 s between at least, and more make it crash."""
+
+NEEDS = {
+    "sdr": "a reference that is not silent",
+    "si_sdr": "a reference that is not silent",
+    "stoi": f"at least {_STOI_SHORTEST:g} s of speech",
+    "pesq": f"{_PESQ_SECONDS[0]:g} to {_PESQ_SECONDS[1]:g} s with speech",
+}
+"""What a signal needs so as to have a score."""
 
 Signal: TypeAlias = NDArray[np.float64]
 
@@ -139,7 +146,7 @@ def stoi(reference: ArrayLike, estimate: ArrayLike, rate: int) -> float:
 
 
 def pesq(reference: ArrayLike, estimate: ArrayLike, rate: int) -> float:
-    """Wide-band PESQ (MOS-LQO of ITU-T P.862.2, 1.04 to 4.64), of signals (samples), resampled to 16 kHz."""
+    """Wide-band PESQ (MOS-LQO of ITU-T P.862.2, 1 to 4.64), of signals (samples), resampled to 16 kHz."""
     r, e = _signals(reference, estimate)
     shortest, longest = _PESQ_SECONDS
     if not r.any() or not shortest <= len(r) / rate <= longest:
