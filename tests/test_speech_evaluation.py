@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +253,9 @@ def test_an_estimate_that_is_there_can_be_compared_with_its_mixture(corpus):
 def test_several_processes_give_the_same(corpus):
     cases, _ = mixtures(corpus)
     cases[3].mixture.write_bytes(b"nonsense")
+    settings = dict(os.environ)
     alone, together = (evaluate(cases, Mix(), metrics=FAST, jobs=jobs) for jobs in (1, 2))
+    assert dict(os.environ) == settings
     assert alone == together
     assert len(together.failures) == 1
 
@@ -265,6 +268,16 @@ class Crash:
 def test_mistakes_in_the_program_are_not_hidden(corpus):
     with pytest.raises(RuntimeError, match="a mistake in the program"):
         evaluate(mixtures(corpus)[0], Crash(), metrics=FAST)
+
+
+class Die:
+    def enhance(self, array, rate):
+        os._exit(3)
+
+
+def test_a_process_that_dies_is_told(corpus):
+    with pytest.raises(ChildProcessError, match="a process ended before its work was done"):
+        evaluate(mixtures(corpus)[0], Die(), metrics=FAST, jobs=2)
 
 
 @pytest.mark.parametrize(

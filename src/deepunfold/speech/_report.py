@@ -105,8 +105,9 @@ class Report:
         from rich.table import Table
 
         cells = {(each.snr, each.stage, each.metric): each for each in self.summaries}
-        table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        for head in ("input SNR", "files", *columns):
+        table = Table(title=f"\n{title}", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+        table.title_justify = table.caption_justify = "left"
+        for head in ("SNR", "files", *columns):
             table.add_column(head, justify="right")
         for snr in dict.fromkeys(each.snr for each in self.summaries):
             row = [cells[snr, *key] for key in columns.values()]
