@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -15,7 +13,10 @@ from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from deepunfold.cli._evaluate import evaluate
+from deepunfold.speech._enhancer import Enhancer
+from deepunfold.speech._frontend import Frontend
 from deepunfold.speech._metrics import sdr
+from deepunfold.speech._model import Model
 
 RATE = 8000
 FAST = ("--metric", "sdr", "--metric", "si_sdr")
@@ -98,15 +99,8 @@ class Halve:
         return array / 2 if self.model is None else array + np.roll(array, 1, 0)
 
 
-@pytest.fixture
-def enhancer(monkeypatch):
-    module = types.ModuleType("deepunfold.speech._enhancer")
-    module.Enhancer = Halve
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-@pytest.mark.usefixtures("enhancer")
-def test_mixtures(corpus, tmp_path):
+def test_mixtures(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("deepunfold.speech._enhancer.Enhancer", Halve)
     done = run("--mixtures", corpus, *FAST, "--json", tmp_path / "all.json")
     assert (done.exit_code, done.stderr) == (0, "")
     for word in ("SDR (dB)", "SI-SDR (dB)", "noisy", "enhanced", "improvement", "0.00 [0.00, 0.00]"):
@@ -119,6 +113,27 @@ def test_mixtures(corpus, tmp_path):
     content = json.loads((tmp_path / "all.json").read_text())
     assert content["model"] == "own.safetensors"
     assert max(each["scores"]["improvement"]["si_sdr"] for each in content["files"]) < -0.1
+
+
+def test_mixtures_with_a_model_in_a_file(corpus, tmp_path):
+    """By the enhancer itself, in two processes, and the enhanced files scored as estimates."""
+    generator = np.random.default_rng(0)
+    frontend = Frontend(rate=RATE, window=64, hop=16, features=32, context=2)
+    basis = generator.random((2 * frontend.features, 4)).astype(np.float32)
+    own, target = tmp_path / "own.safetensors", tmp_path / "all.json"
+    Model(frontend, {"speech": 2, "noise": 2}, 3, basis, [basis[-frontend.features :]]).save(own)
+    done = run("--mixtures", corpus, *FAST, "--jobs", 2, "--model", own, "--json", target)
+    assert done.exit_code == 0, done.output
+    scores = {each["name"]: each["scores"]["estimate"] for each in json.loads(target.read_text())["files"]}
+    enhancer = Enhancer.load(own)
+    for path in (corpus / "isolated").rglob("*.wav"):
+        enhanced = enhancer.enhance(*soundfile.read(path, dtype="float32"))
+        write(tmp_path / "enhanced" / path.relative_to(corpus), enhanced)
+    run("--reference", corpus / "reverberated", "--estimate", tmp_path / "enhanced/isolated", *FAST, "--json", target)
+    files = json.loads(target.read_text())["files"]
+    assert len(files) == len(scores) == 4
+    for each in files:
+        assert each["scores"]["estimate"] == pytest.approx(scores[f"isolated/{each['name']}"], abs=1e-4)
 
 
 def test_the_seed_makes_the_intervals(corpus, tmp_path):
@@ -147,7 +162,6 @@ def test_which_folders_go_together(arguments):
     assert "give --reference and --estimate, or --mixtures" in " ".join(done.stderr.replace("│", " ").split())
 
 
-@pytest.mark.usefixtures("enhancer")
 def test_mistakes_are_found_before_the_work(corpus, tmp_path):
     folders = ["--reference", corpus / "reverberated", "--estimate", corpus / "isolated"]
     for arguments, message in (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from deepunfold.speech._evaluation import Case, Evaluation
+    from deepunfold.speech._evaluation import Case, Enhances, Evaluation
 
 
 def evaluate(
@@ -37,7 +37,7 @@ def evaluate(
 
     for target in filter(None, (csv, json)):
         _report.check_target(target)
-    enhancer: Any = None
+    enhancer: Enhances | None = None
     if mixtures is not None and reference is None and estimate is None:
         from deepunfold.speech._enhancer import Enhancer
 
@@ -56,7 +56,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _with_progress(cases: "Sequence[Case]", enhancer: Any, **options: Any) -> "Evaluation":
+def _with_progress(cases: "Sequence[Case]", enhancer: "Enhances | None", **options: Any) -> "Evaluation":
     """The evaluation, with a bar on a terminal's standard error."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress

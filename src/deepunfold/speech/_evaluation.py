@@ -39,7 +39,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 class Enhances(Protocol):
     """What is evaluated: an `Enhancer`, or anything that does the same."""
 
-    def enhance(self, array: Signal, rate: int) -> Signal:
+    def enhance(self, signal: Signal, rate: int, /) -> Signal:
         """The enhanced signal, of the same shape."""
         ...
 
