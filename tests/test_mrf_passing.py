@@ -1,5 +1,6 @@
 """Message passing against exact inference, against itself message by message, and in its limits."""
 
+import copy
 import itertools
 import math
 
@@ -438,6 +439,33 @@ def test_infer_is_iterate_without_its_measurements():
         assert torch.equal(infer(algorithm, fields, 9), expected.value)
         halfway = du.iterate(algorithm, fields, until=None, max_steps=4).state
         assert torch.equal(infer(algorithm, fields, 5, halfway), expected.value)
+
+
+@pytest.mark.parametrize("scale", [1.0, 25.0, 60.0])
+@pytest.mark.parametrize(
+    "form",
+    [*FORMS, {"alpha": "checkerboard"}, {"alpha": Residual(0.3)}, {"alpha": "tensor", "lambda_": "tensor"}],
+    ids=str,
+)
+def test_binary_inference_by_ratios_is_that_by_messages(form, scale):
+    """Also where nodes are held to a state, and where tables are too large for it."""
+    graph = grid(4, 4)
+    model = model_on(graph, scale)
+    fields = fields_on(graph, 3)
+    fields[1] = clamp(graph, torch.tensor([[0, -1, 1, -1] * 4]))[0]
+    made = {
+        "checkerboard": checkerboard(graph),
+        "tensor": torch.linspace(0.3, 1.0, 48, **DOUBLE),
+    }
+    settings = {name: made.get(value, value) if isinstance(value, str) else value for name, value in form.items()}
+    algorithm = MessagePassing(model, **settings)
+    expected = du.iterate(algorithm, fields, until=None, max_steps=7)
+    torch.testing.assert_close(infer(algorithm, fields, 7), expected.value, atol=1e-11, rtol=1e-9)
+    halfway = du.iterate(algorithm, fields, until=None, max_steps=3).state
+    torch.testing.assert_close(infer(algorithm, fields, 4, halfway), expected.value, atol=1e-11, rtol=1e-9)
+    single = copy.deepcopy(algorithm).float()
+    if scale == 1:
+        torch.testing.assert_close(infer(single, fields.float(), 7).double(), expected.value, atol=1e-4, rtol=1e-3)
 
 
 # -- stability ------------------------------------------------------------------------------------------------------

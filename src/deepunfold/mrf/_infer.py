@@ -9,6 +9,7 @@ from deepunfold.core import _loop
 from deepunfold.mrf._mean_field import MeanField
 from deepunfold.mrf._model import Input
 from deepunfold.mrf._passing import MessagePassing, State
+from deepunfold.mrf._ratios import as_ratios
 
 
 @torch.no_grad()
@@ -20,4 +21,7 @@ def infer(algorithm: MessagePassing | MeanField, x: Input, steps: int, state: St
     if steps < 0:
         raise ValueError(f"steps={steps} must be at least 0")
     start = algorithm.init(x) if state is None else state
+    ratios = as_ratios(algorithm, x)
+    if ratios is not None:
+        return algorithm.readout(x, ratios.finish(_loop.run(repeat(ratios.step, steps), None, ratios.start(start))))
     return algorithm.readout(x, _loop.run(repeat(algorithm.update, steps), algorithm.prepare(x), start))

@@ -192,26 +192,26 @@ def rule(graph: Graph, tables: Tables, lambda_: Exponent, kappa: Exponent, norma
     absent = graph.absent
     if isinstance(lambda_, float) and lambda_ == 0:
         means = _each(tables, lambda table: table.clamp(min=FLOOR))
-        return _finished(lambda beliefs, _: product(means, _times(kappa, beliefs).softmax(1)), absent, normalised)
+        return _finished(lambda beliefs, _: product(means, times(kappa, beliefs).softmax(1)), absent, normalised)
     if isinstance(kappa, float) and kappa == math.inf:
         return _finished(
-            lambda beliefs, heard: max_product(tables, _minus(_times(1 / lambda_, beliefs), heard)), absent, normalised
+            lambda beliefs, heard: max_product(tables, _minus(times(1 / lambda_, beliefs), heard)), absent, normalised
         )
     both = lambda_ * kappa
-    if _near_zero(both):
+    if near_zero(both):
         return _finished(_through_zero(tables, both, kappa), absent, normalised)
 
     def values(beliefs: Tensor, heard: Tensor | None) -> Tensor:
-        return _minus(_times(kappa, beliefs), heard if heard is None else _times(both, heard))
+        return _minus(times(kappa, beliefs), heard if heard is None else times(both, heard))
 
-    scaled = _scaled(tables, both)
-    if torch.compiler.is_compiling() or not _moderate(scaled):
-        return _finished(lambda beliefs, heard: log_product(scaled, values(beliefs, heard)) / both, absent, normalised)
-    factors = _each(scaled, lambda table: (table - _largest(table)).exp())
+    powers = scaled(tables, both)
+    if torch.compiler.is_compiling() or not is_moderate(powers):
+        return _finished(lambda beliefs, heard: log_product(powers, values(beliefs, heard)) / both, absent, normalised)
+    factors = _each(powers, lambda table: (table - _largest(table)).exp())
     plain = isinstance(both, float) and both == 1
 
     def by_products(beliefs: Tensor, heard: Tensor | None) -> Tensor:
-        """Several times as fast as by logarithms; `_moderate` tables let no message underflow."""
+        """Several times as fast as by logarithms; `is_moderate` tables let no message underflow."""
         weights = values(beliefs, heard)
         found = product(factors, (weights - weights.amax(1, keepdim=True).detach()).exp())
         if not (plain and normalised):
@@ -224,7 +224,7 @@ def rule(graph: Graph, tables: Tables, lambda_: Exponent, kappa: Exponent, norma
     return by_products
 
 
-def _near_zero(exponent: Exponent) -> bool:
+def near_zero(exponent: Exponent) -> bool:
     """Whether a quotient by it could lose digits; what is traced has no value yet, and takes the way that is safe."""
     if isinstance(exponent, float):
         return abs(exponent) < NEAR
@@ -250,7 +250,7 @@ def _through_zero(tables: Tables, both: Exponent, kappa: Exponent) -> Rule:
     def mean(beliefs: Tensor, heard: Tensor | None) -> Tensor:
         values = potentials if heard is None else potentials - heard[:, None]
         values = values.expand(beliefs.shape[0], *potentials.shape[1:])
-        return log_power_mean(values, both, _times(kappa, beliefs).log_softmax(1)[:, None], dim=2)
+        return log_power_mean(values, both, times(kappa, beliefs).log_softmax(1)[:, None], dim=2)
 
     return mean
 
@@ -259,14 +259,14 @@ def _largest(table: Tensor) -> Tensor:
     return table.detach().amax((1, 2), keepdim=True)
 
 
-def _moderate(tables: Tables) -> bool:
+def is_moderate(tables: Tables, most: float | None = None) -> bool:
     """Whether the smallest factor of each table is large enough beside its largest, to all digits."""
-    most = -0.8 * math.log(torch.finfo(tables[0].dtype).tiny)
+    most = -0.8 * math.log(torch.finfo(tables[0].dtype).tiny) if most is None else most
     spans = _each(tables, lambda table: _largest(table) - table.detach().amin((1, 2), keepdim=True))
     return all(span.numel() == 0 or bool(span.max() < most) for span in spans)
 
 
-def _times(factor: Exponent, logarithms: Tensor) -> Tensor:
+def times(factor: Exponent, logarithms: Tensor) -> Tensor:
     """The product; -inf stays what it is, also where the factor is trained."""
     if isinstance(factor, float) and factor == 1:
         return logarithms
@@ -278,12 +278,12 @@ def _minus(values: Tensor, other: Tensor | None) -> Tensor:
     return values if other is None else values - other
 
 
-def _scaled(tables: Tables, factor: Exponent) -> Tables:
+def scaled(tables: Tables, factor: Exponent) -> Tables:
     """The tables times the exponent of each message."""
     if isinstance(factor, Tensor) and factor.dim():
         along, against = factor.chunk(2)
-        return _times(along, tables[0]), _times(against, tables[1])
-    return _each(tables, lambda table: _times(factor, table))
+        return times(along, tables[0]), times(against, tables[1])
+    return _each(tables, lambda table: times(factor, table))
 
 
 def _each(tables: Tables, function: Callable[[Tensor], Tensor]) -> Tables:

@@ -104,8 +104,7 @@ class MessagePassing(nn.Module):
         """All that is the same in every step."""
         fields, pairwise = self.model(x)
         graph = self.model.graph
-        exponents = self._exponent("lambda_"), self._exponent("kappa")
-        found = rule(graph, both_ways(graph, pairwise), *exponents, self.normalised)
+        found = rule(graph, both_ways(graph, pairwise), *self.exponents(), self.normalised)
         return Prepared(fields.transpose(1, 2).contiguous(), found)
 
     def update(self, prepared: Prepared, state: State) -> State:
@@ -154,10 +153,10 @@ class MessagePassing(nn.Module):
 
     def _symmetric(self) -> Tensor:
         """lambda of each edge, (E, 1)."""
-        value, kappa = self._exponent("lambda_"), torch.as_tensor(self._exponent("kappa"))
+        value, kappa = self.exponents()
         edges = len(self.model.graph.edges)
         each = torch.as_tensor(value, dtype=self.model.graph.padding.dtype).expand(2 * edges)
-        if not (torch.equal(each[:edges], each[edges:]) and bool((kappa == 1).all())):
+        if not (torch.equal(each[:edges], each[edges:]) and bool((torch.as_tensor(kappa) == 1).all())):
             raise ValueError("beliefs of pairs are known for kappa = 1 and a lambda that is the same both ways")
         return each[:edges, None]
 
@@ -166,6 +165,20 @@ class MessagePassing(nn.Module):
         graph = self.model.graph
         beliefs = at_senders(graph, prepared.fields + at_nodes(graph, old))
         return prepared.rule(beliefs, reverse(old) if self.reverse else None)
+
+    def exponents(self) -> tuple[Exponent, Exponent]:
+        """lambda and kappa of each message."""
+        return self._exponent("lambda_"), self._exponent("kappa")
+
+    def shares(self) -> Exponent:
+        """alpha of each message, where it is no schedule."""
+        return self._exponent("alpha")
+
+    def mixes_geometrically(self) -> bool:
+        """Whether a message is its new value, or a geometric mean of the old and the new one."""
+        if isinstance(self.alpha, Residual):
+            return False
+        return self.rho == 0.0 if isinstance(self.rho, float) else False
 
     def _exponent(self, name: str) -> Exponent:
         return per_message(getattr(self, name), len(self.model.graph.edges))
@@ -176,7 +189,7 @@ class MessagePassing(nn.Module):
             return torch.where(self.alpha(count)[self.model.graph.sources], new, old)
         if isinstance(self.alpha, Residual):
             return torch.where(self.alpha(old, new), new, old)
-        alpha, rho = self._exponent("alpha"), self._exponent("rho")
+        alpha, rho = self.shares(), self._exponent("rho")
         if isinstance(alpha, float) and alpha == 1:
             return new
         if isinstance(rho, float) and rho == 0:
