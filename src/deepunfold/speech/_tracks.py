@@ -70,7 +70,7 @@ class Track:
             start = end - fade
             _add(track, start, _BED_GAIN * clip * _ramps(len(clip), fade, next_fade))
             end = start + len(clip)
-            if end >= samples:
+            if end - next_fade >= samples:
                 return track, names
             clip, fade = following, next_fade
 
