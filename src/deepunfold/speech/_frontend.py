@@ -127,40 +127,34 @@ class Analysis:
         return spectra.astype(_complex(pending.dtype), copy=False)
 
 
-class Synthesis:
-    """The signal of spectra that come in blocks: that of all the spectra, wherever they are cut."""
+class _OverlapAdd:
+    """Frames that are added up where they overlap, as they come."""
 
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
         self._early = frontend.overlap  # samples before the start that are still to be dropped
         self._tail: Array | None = None  # (..., segments - 1, hop): what the frames so far add to samples to come
 
-    def process(self, spectra: Array) -> Array:
-        """The samples that are complete with these spectra (..., frames, features)."""
-        front = self._frontend
-        *lead, count, _ = spectra.shape
-        real = np.zeros(0, spectra.dtype).real.dtype
-        segments = -(-front.window // front.hop)
+    def _add(self, frames: Array) -> Array:
+        """The samples (samples, ...) that no frame after these (..., frames, window) adds to."""
+        hop, (*lead, count, window) = self._frontend.hop, frames.shape
+        segments = -(-window // hop)
         if self._tail is None:
-            self._tail = np.zeros((*lead, segments - 1, front.hop), real)
-        parts = np.zeros((*lead, count, segments * front.hop), real)
-        if count:
-            window = _windows(front, real)[1]
-            np.multiply(
-                np.fft.irfft(spectra, front.window), window, out=parts[..., : front.window], casting="same_kind"
-            )
-        parts = parts.reshape(*lead, count, segments, front.hop)
-        total = np.zeros((*lead, count + segments - 1, front.hop), real)
+            self._tail = np.zeros((*lead, segments - 1, hop), frames.dtype)
+        parts = np.zeros((*lead, count, segments * hop), frames.dtype)
+        parts[..., :window] = frames
+        parts = parts.reshape(*lead, count, segments, hop)
+        total = np.zeros((*lead, count + segments - 1, hop), frames.dtype)
         total[..., : segments - 1, :] = self._tail
         for number in reversed(range(segments)):  # the oldest frame first, as if they came one by one
             total[..., number : number + count, :] += parts[..., number, :]
         self._tail = total[..., count:, :]
-        return self._late(total[..., :count, :].reshape(*lead, count * front.hop).T)
+        return self._late(total[..., :count, :].reshape(*lead, count * hop).T)
 
     def flush(self) -> Array:
         """The samples that later frames would have added to, up to the end of the last frame."""
         if self._tail is None:
-            raise ValueError("there are no spectra: give at least one block, which may be empty, before flush()")
+            raise ValueError("there are no frames: give at least one block, which may be empty, before flush()")
         return self._late(self._tail.reshape(*self._tail.shape[:-2], -1)[..., : self._frontend.overlap].T)
 
     def _late(self, samples: Array) -> Array:
@@ -168,6 +162,27 @@ class Synthesis:
         early = min(self._early, len(samples))
         self._early -= early
         return samples[early:]
+
+
+class Synthesis(_OverlapAdd):
+    """The signal of spectra that come in blocks: that of all the spectra, wherever they are cut."""
+
+    def process(self, spectra: Array) -> Array:
+        """The samples that are complete with these spectra (..., frames, features), channels last."""
+        front, real = self._frontend, spectra.real.dtype
+        if not spectra.shape[-2]:
+            return self._add(np.zeros((*spectra.shape[:-1], front.window), real))
+        frames = np.fft.irfft(spectra, front.window).astype(real, copy=False)
+        return self._add(frames * _windows(front, real)[1])
+
+
+class Envelope(_OverlapAdd):
+    """A gain for each frame as a gain for each sample: analysis and synthesis with no more than it in between."""
+
+    def process(self, gains: Array) -> Array:
+        """The gains of the samples that are complete with these frames (..., frames), channels last."""
+        before, after = _windows(self._frontend, gains.dtype)
+        return self._add(gains[..., None] * (before * after))
 
 
 def _no_frames(pending: Array, front: Frontend) -> Array:
