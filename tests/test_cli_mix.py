@@ -112,6 +112,14 @@ def test_fewer_and_more_utterances_than_there_are(run, folders, tmp_path):
     assert set(lines_of(tmp_path / "many")[0]["others"]) == {"hum"}
 
 
+def test_the_target_is_speech_or_else_the_first_source(run, folders, tmp_path):
+    talk, hum = f"talk={folders / 'speech'}", folders / "noise"
+    assert run("--noise", hum, "--source", talk, "--snr", 0, "-o", tmp_path / "one", "--count", 1)[0] == 0
+    assert run("--source", talk, "--noise", hum, "--speech", folders / "speech", "-o", tmp_path / "two")[0] == 0
+    assert set(lines_of(tmp_path / "one")[0]["others"]) == {"noise"}
+    assert set(lines_of(tmp_path / "two")[0]["others"]) == {"talk", "noise"}
+
+
 def test_parts_of_long_files_and_files_without_a_speaker(folders, tmp_path):
     put(tmp_path / "book.wav", noise(16000 * 130))
     mixer = Mixer({"reader": tmp_path / "book.wav", "noise": folders / "noise"})

@@ -15,14 +15,18 @@ def mix(
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(help="Any other sources, the target first; can be repeated.", metavar="NAME=DIR"),
+        typer.Option(help="Any sources; without --speech the first is the target.", metavar="NAME=DIR"),
     ] = None,
     rooms: Annotated[Path | None, typer.Option(help="Impulse responses for the target.", metavar="DIR")] = None,
-    snr: Annotated[list[float] | None, typer.Option(help="In dB; can be repeated. Default: -6 to 9 by 3.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="How many utterances. Default: each one once.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Cut longer utterances to random segments.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same files.")] = 0,
-    split: Annotated[str, typer.Option(help="The name of this part of the corpus.")] = "train",
+    snr: Annotated[
+        list[float] | None, typer.Option(help="Can be repeated. Default: -6, -3, ... 9.", metavar="DB")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="How many utterances. Default: each once.", metavar="N")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Random segments of longer utterances.", metavar="S")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same files.", metavar="N")] = 0,
+    split: Annotated[str, typer.Option(help="The name of this part of the corpus.", metavar="NAME")] = "train",
 ) -> None:
     """Make a paired corpus: mixtures at several SNRs with their references, laid out as CHiME-2, and a manifest."""
     from rich.console import Console
@@ -31,7 +35,7 @@ def mix(
     from deepunfold.speech._mix_corpus import SNRS, write_corpus
     from deepunfold.speech._mixing import Mixer, named_places
 
-    sources = named_places({"speech": speech or [], "noise": noise or []}, source or [])
+    sources = named_places({"speech": speech or []}, [*(source or []), *(f"noise={place}" for place in noise or [])])
     mixer = Mixer(sources, rooms, seconds=seconds)
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from deepunfold.speech._audio import SUFFIXES, AudioError, File, Signal, open_audio, read
 
@@ -58,8 +58,12 @@ class Clips(Sequence[Signal]):
     def __len__(self) -> int:
         return len(self.clips)
 
-    def __getitem__(self, index: Any) -> Any:
-        """One clip, decoded."""
+    @overload
+    def __getitem__(self, index: int) -> Signal: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Signal]: ...
+    def __getitem__(self, index: int | slice) -> Signal | list[Signal]:
+        """A clip, or several, decoded."""
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
         place = range(len(self))[index]
