@@ -75,7 +75,7 @@ class Flow:
 
     def _high(self, signal: Array) -> Array:
         """The samples that are ready at the signal's rate, from those at the model's (samples, outputs, channels)."""
-        return self._shaped(self._up.process(signal.reshape(len(signal), -1)))
+        return self._shaped(self._up.process(signal.reshape(len(signal), self._up.channels)))
 
     def _shaped(self, signal: Array) -> Array:
         return signal.reshape(len(signal), *self._wet.shape[1:])

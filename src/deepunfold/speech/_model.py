@@ -103,7 +103,8 @@ class Model:
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the model to a file, whole or not at all; with ``half``, numbers take two bytes each."""
         dtype = np.float16 if half else np.float32
-        tensors = {name: basis.astype(dtype) for name, basis in self._tensors().items()}
+        with np.errstate(over="ignore"):
+            tensors = {name: basis.astype(dtype) for name, basis in self._tensors().items()}
         for name, tensor in tensors.items():
             if not np.isfinite(tensor).all():
                 raise ValueError(
