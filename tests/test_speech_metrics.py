@@ -71,6 +71,19 @@ def test_sdr_of_references_whose_copies_are_nearly_dependent(pole):
     assert sdr(reference, estimate) == pytest.approx(defined_sdr(reference, estimate, 512), abs=1e-4)
 
 
+def test_sdr_and_si_sdr_are_those_of_torchmetrics():
+    torch = pytest.importorskip("torch")
+    audio = pytest.importorskip("torchmetrics.functional.audio")
+    reference = speech()
+    for snr in (-10, 0, 25):
+        estimate = lfilter([0.7, 0.2, -0.1], [1.0], reference) + draw(11, len(reference))[0] * 10 ** (-snr / 20)
+        theirs = [torch.from_numpy(each) for each in (estimate, reference)]
+        expected = float(audio.signal_distortion_ratio(*theirs))
+        assert sdr(reference, estimate) == pytest.approx(expected, abs=1e-5)
+        expected = float(audio.scale_invariant_signal_distortion_ratio(*theirs))
+        assert si_sdr(reference, estimate) == pytest.approx(expected, abs=1e-9)
+
+
 @pytest.mark.parametrize("taps", [1, 2, 31, 700])
 def test_sdr_for_other_filters_and_short_signals(taps):
     reference, noise = draw(3, 600)

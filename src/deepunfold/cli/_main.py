@@ -1,11 +1,12 @@
 """The program ``deepunfold``: its options, and how errors reach the user."""
 
+import importlib
+import importlib.util
 from typing import Annotated
 
 import typer
 
 import deepunfold
-from deepunfold.cli import _info
 
 app = typer.Typer(
     name="deepunfold",
@@ -14,7 +15,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("info")(_info.info)
+COMMANDS = ("enhance", "train", "adapt", "evaluate", "mix", "explain", "live", "export", "info")
+"""In the order of the help; each is a function of its name in a module of its name."""
+for _name in COMMANDS:
+    if importlib.util.find_spec(f"deepunfold.cli._{_name}"):
+        app.command(_name)(getattr(importlib.import_module(f"deepunfold.cli._{_name}"), _name))
 
 
 def _version(wanted: bool) -> None:
