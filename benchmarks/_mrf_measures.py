@@ -3,17 +3,16 @@
 import importlib
 import importlib.util
 import os
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks._memory import peak_bytes
 from benchmarks._report import interleaved, least_and_median
 from deepunfold import Unfolded, unfold
-from deepunfold.mrf import BeliefPropagation, Graph, PairwiseMRF, grid, infer
+from deepunfold.mrf import BeliefPropagation, BeliefSigmoid, Graph, PairwiseMRF, grid, infer
 
 COUPLING = 0.5
 """The size of random potentials, small enough for belief propagation to converge, in every library."""
@@ -197,6 +196,39 @@ def memory(size: Size, depths: tuple[int, ...], device: torch.device) -> dict[st
     return found
 
 
+class LayerCost(NamedTuple):
+    """Seconds of a forward pass, and of one with a backward pass, least of several; peak memory of both in bytes."""
+
+    layer: str
+    forward: float
+    both: float
+    peak: int
+
+
+def layers(units: int, batch: int, device: torch.device, repeats: int) -> list[LayerCost]:
+    """Feed-forward layers of as many inputs as outputs; the table of their terms alone has batch * units^2 numbers."""
+    made: dict[str, nn.Module] = {
+        "linear and sigmoid": nn.Sequential(nn.Linear(units, units), nn.Sigmoid()),
+        "BeliefSigmoid, lambda 1": BeliefSigmoid(units, units),
+        "BeliefSigmoid, lambda learnt": BeliefSigmoid(units, units, nn.Parameter(torch.tensor(0.5))),
+    }
+    beliefs = torch.rand(batch, units, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    rows = []
+    for name, layer in made.items():
+        layer.to(device)
+
+        def forward(layer: nn.Module = layer) -> None:
+            with torch.no_grad():
+                layer(beliefs)
+
+        def both(layer: nn.Module = layer) -> None:
+            layer(beliefs).square().sum().backward()
+
+        times = interleaved({"forward": forward, "both": both}, repeats)
+        rows.append(LayerCost(name, min(times["forward"]), min(times["both"]), peak_bytes(both, device)))
+    return rows
+
+
 def moved_bytes(size: Size) -> int:
     """What an iteration must at least move: old and new messages, tables and fields, once each, in float32."""
     edges = 2 * size.side * (size.side - 1)
@@ -210,10 +242,3 @@ def copied_per_second(device: torch.device) -> float:
     target = torch.empty_like(source)
     times = interleaved({"copy": lambda: target.copy_(source)}, 10)["copy"]
     return 2 * len(source) / min(times)
-
-
-def seconds(function: Callable[[], object]) -> float:
-    """How long one call takes."""
-    begun = time.perf_counter()
-    function()
-    return time.perf_counter() - begun

@@ -19,6 +19,7 @@ from benchmarks._mrf_measures import (
     building,
     copied_per_second,
     inference,
+    layers,
     memory,
     moved_bytes,
     samples_at_once,
@@ -56,6 +57,16 @@ def main(given: Sequence[str] | None = None) -> None:
         [[mode, *(f"{peak / 1e6:.1f}" for peak in peaks)] for mode, peaks in used.items()],
     )
     built = building(200, 5 * repeats)
+    units, rows_of = (256, 64) if chosen.small else (1024, 256)
+    costs = layers(units, rows_of, device, repeats)
+    show(
+        f"Layers of {units} to {units} units, batch {rows_of}: least milliseconds, and the peak in MB of both passes",
+        ["", "forward", "forward and backward", "peak"],
+        [
+            [each.layer, f"{1e3 * each.forward:.1f}", f"{1e3 * each.both:.1f}", f"{each.peak / 1e6:.1f}"]
+            for each in costs
+        ],
+    )
     summary = claims(measured, batch, trained, used, built) + bandwidth(measured, device)
     show(f"mrf on {device.type}: what is claimed and what was reached", ["claim", "goal", "reached", "met"], summary)
     results = {
@@ -67,6 +78,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "training": trained,
         "memory": used,
         "building": built,
+        "layers": [each._asdict() for each in costs],
         "summary": summary,
     }
     write_json(chosen.json, "mrf", {"device": chosen.device, "small": chosen.small, "repeats": repeats}, results)
