@@ -67,13 +67,13 @@ class Separator:
 
     def _masks(self, mixture: Array) -> Array:
         """Those of a block of frames in context (frames, T * F)."""
-        activations = np.repeat(mixture.mean(-1, keepdims=True), self._updates[0].components, -1)
-        for updates in self._updates:
+        activations = self._updates[0].run(mixture)
+        for updates in self._updates[1:]:
             activations = updates.run(mixture[:, -updates.rows :], activations)
         models = np.empty((len(mixture), len(self._readouts), self.frontend.features), self._dtype)
         for source, (columns, readout) in enumerate(zip(self._columns, self._readouts, strict=True)):
             models[:, source] = activations[:, columns] @ readout
-        models += _floor(mixture[:, -self.frontend.features :])[..., None]
+        models += _floor_of(mixture[:, -self.frontend.features :].mean(-1, keepdims=True))[..., None]
         models /= models.sum(1, keepdims=True)
         return models
 
@@ -86,38 +86,46 @@ class _Updates:
         self.steps, self.sparsity, self.beta = steps, model.sparsity, model.beta
         self._push = basis.sum(0) + model.sparsity + basis.dtype.type(TINY)
         self._columns = basis.T
-        scaled = np.array_split(basis / self._push, -(-basis.nbytes // PART))
-        self._parts = [_aligned(part.T) for part in scaled]
+        scaled = np.concatenate([basis / self._push, np.ones((self.rows, 1), basis.dtype)], axis=1)
+        self._parts = [_aligned(part.T) for part in np.array_split(scaled, -(-basis.nbytes // PART))]
+        self._sums = basis.sum(1)  # the model of equal activations
 
-    def run(self, mixture: Array, activations: Array) -> Array:
-        """The updated activations (frames, components) of a mixture (frames, rows)."""
+    def run(self, mixture: Array, activations: Array | None = None) -> Array:
+        """The updated activations (frames, components) of a mixture (frames, rows), or those from the start."""
+        level, fresh = mixture.mean(-1, keepdims=True), activations is None
+        if activations is None:
+            activations = np.repeat(level, self.components, -1)
         if self.beta != 1:
             return self._other(mixture, activations)
-        current = activations * self._push
+        # One more component, all ones, stays at the floor and so adds it to the model.
+        floor = _floor_of(level)
+        current = np.concatenate([activations * self._push, floor], axis=1)
+        model = level * self._sums + floor if fresh else np.empty(mixture.shape, mixture.dtype)
         if len(mixture) == 1:  # vectors, which take less time to call
-            mixture, current = mixture[0], current[0]
-        floor, work, start = _floor(mixture), [], 0
+            mixture, current, model = mixture[0], current[0], model[0]
+        work, start = [], 0
         for part in self._parts:
-            data = mixture[..., start : start + part.shape[1]]
-            work.append((part, data, np.empty(data.shape, data.dtype), np.empty_like(current)))
-            start += part.shape[1]
-        for _ in range(self.steps):
-            for part, data, model, pull in work:
-                np.dot(current, part, out=model)
-                np.add(model, floor, out=model)
-                np.divide(data, model, out=model)
-                np.dot(model, part.T, out=pull)
-            total = work[0][3]
-            for *_, pull in work[1:]:
-                np.add(total, pull, out=total)
-            np.multiply(current, total, out=current)
+            place = slice(start, start + part.shape[1])
+            work.append((part, part.T, mixture[..., place], np.array(model[..., place]), np.empty_like(current)))
+            start = place.stop
+        found, pulls = current[..., :-1], [pull[..., :-1] for *_, pull in work]
+        dot, divide, multiply = np.dot, np.divide, np.multiply
+        for step in range(self.steps):
+            for part, back, data, model, pull in work:
+                if step or not fresh:
+                    dot(current, part, out=model)
+                divide(data, model, out=model)
+                dot(model, back, out=pull)
+            for other in pulls[1:]:
+                np.add(pulls[0], other, out=pulls[0])
+            multiply(found, pulls[0], out=found)
             work.reverse()
-        result: Array = current.reshape(activations.shape) / self._push
+        result: Array = found.reshape(activations.shape) / self._push
         return result
 
     def _other(self, mixture: Array, activations: Array) -> Array:
         """For a beta for which the terms do not cancel as above."""
-        beta, columns, floor = self.beta, self._columns, _floor(mixture)
+        beta, columns, floor = self.beta, self._columns, _floor_of(mixture.mean(-1, keepdims=True))
         exponent = 1 / (2 - beta) if beta < 1 else 1 if beta <= 2 else 1 / (beta - 1)
         data = mixture + floor if beta < 1 else mixture
         for _ in range(self.steps):
@@ -129,9 +137,8 @@ class _Updates:
         return activations
 
 
-def _floor(mixture: Array) -> Array:
-    """What is added to the models of each frame: as in `deepunfold.nmf`, and 1 in silence."""
-    level = mixture.mean(-1, keepdims=True)
+def _floor_of(level: Array) -> Array:
+    """What is added to the models of frames of this level: as in `deepunfold.nmf`, and 1 in silence."""
     floor: Array = np.where(level > SILENT, FLOOR * level, level.dtype.type(1))
     return floor
 
