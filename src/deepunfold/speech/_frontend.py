@@ -76,7 +76,7 @@ class Frontend:
         """Each frame after the T-1 before it, oldest first: (..., frames, F) to (..., frames, T * F).
 
         Before the first there is silence, or ``before`` (..., T-1, F). What `deepunfold.nmf.context` gives, as a view
-        that cannot be written to.
+        whose rows overlap.
         """
         *lead, count, features = magnitudes.shape
         if before is None:
@@ -84,7 +84,7 @@ class Frontend:
         if not count:
             return np.zeros((*lead, 0, self.context * features), magnitudes.dtype)
         flat = np.concatenate([before, magnitudes], axis=-2).reshape(*lead, -1)
-        return sliding_window_view(flat, self.context * features, -1)[..., ::features, :]
+        return _cut(flat, self.context * features, features, count)
 
 
 class Analysis:
@@ -119,8 +119,7 @@ class Analysis:
         count = max((pending.shape[-1] - front.overlap) // front.hop, 0)
         if not count:
             return _no_frames(pending, front)
-        frames = sliding_window_view(pending, front.window, -1)[..., : count * front.hop : front.hop, :]
-        windowed = frames * _windows(front, pending.dtype)[0]
+        windowed = _cut(pending, front.window, front.hop, count) * _windows(front, pending.dtype)[0]
         self._pending = pending[..., count * front.hop :].copy()
         self._frames += count
         spectra = np.fft.rfft(windowed)[..., : front.features]
@@ -183,6 +182,13 @@ class Envelope(_OverlapAdd):
         """The gains of the samples that are complete with these frames (..., frames), channels last."""
         before, after = _windows(self._frontend, gains.dtype)
         return self._add(gains[..., None] * (before * after))
+
+
+def _cut(row: Array, size: int, step: int, count: int) -> Array:
+    """Pieces (..., count, size) of a row of numbers (..., length), each ``step`` after the one before, as a view."""
+    if count == 1:  # the same in a tenth of the time, which counts in a stream
+        return row[..., None, :size]
+    return sliding_window_view(row, size, -1)[..., : count * step : step, :]
 
 
 def _no_frames(pending: Array, front: Frontend) -> Array:
