@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-
 # Tiny tensors gain nothing from threads, and lose much where tests run side by side.
 torch.set_num_threads(1)
 

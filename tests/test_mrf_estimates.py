@@ -142,7 +142,7 @@ def test_estimates_are_refused_where_they_have_no_meaning():
 
 
 def test_losses_are_divergences():
-    """Zero for equal marginals, the divergence of SciPy's definition otherwise, and gradients for what is impossible."""
+    """Zero for equal marginals, by its definition otherwise, with gradients where something is impossible."""
     graph = Graph([(0, 1), (1, 2)], [2, 3, 2])
     model, x = problem(graph)
     exact = marginals(graph, x, model.pairwise).detach()

@@ -39,7 +39,7 @@ UNLABELLED = [
     "∂E/∂θᵏ",
     "L(q) ≤ log p(v)",
     "auxiliary variables",
-    "α = 1 / (1 + exp(−z))",
+    "a schedule in [0, 1]",
     "judicious tying",
     "incoming message neglected",
     "λ from 0 to 1",
