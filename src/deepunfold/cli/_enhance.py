@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def enhance(
     inputs: Annotated[
-        list[str], typer.Argument(help="Files, folders, patterns in quotation marks, or - for standard input.")
+        list[str],
+        typer.Argument(help="Files, folders, patterns in quotation marks, or - for standard input.", metavar="INPUT"),
     ],
     output: Annotated[
         str | None,
