@@ -198,7 +198,9 @@ class _Training:
         """The development set: this process's share of it."""
         front, items = self.settings.frontend, []
         share = slice(self.group.rank, None, self.group.number)
-        for mixture, reference in dev_pairs(self.settings, self.material.held_out, share):
+        pairs = dev_pairs(self.settings, self.material.held_out, share)
+        for number, (mixture, reference) in enumerate(pairs):
+            self.report("mixtures to choose on", number, len(pairs))
             spectrum = front.analyse(mixture)
             magnitudes = np.abs(spectrum)
             items.append(DevItem(spectrum, reference, *self.started(net, front.in_context(magnitudes), magnitudes)))
