@@ -143,10 +143,10 @@ def test_all_python_is_run():
 
 def test_every_public_name_is_in_the_reference():
     listed = set(re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE))
-    modules = {"algorithms", "means", "mrf", "nmf", "testing"}
+    modules = {"algorithms", "means", "mrf", "nmf", "speech", "testing"}
     names = {f"deepunfold.{name}" for name in du.__all__ if name not in modules}
     names |= {f"deepunfold.algorithms.{name}" for name in du.algorithms.__all__}
-    for module in ("means", "mrf", "nmf"):
+    for module in ("means", "mrf", "nmf", "speech"):
         names |= {f"deepunfold.{module}.{name}" for name in getattr(du, module).__all__}
     assert names <= listed
     for name in listed:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from deepunfold import means as means
     from deepunfold import mrf as mrf
     from deepunfold import nmf as nmf
+    from deepunfold import speech as speech
     from deepunfold import testing as testing
     from deepunfold.core import *
     from deepunfold.core import algorithms as algorithms
@@ -56,13 +57,14 @@ __all__ = [
     "nmf",
     "notes",
     "save",
+    "speech",
     "testing",
     "unfold",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("means", "mrf", "nmf", "testing"):
+    if name in ("means", "mrf", "nmf", "speech", "testing"):
         return importlib.import_module(f"deepunfold.{name}")
     if name == "algorithms":
         return importlib.import_module("deepunfold.core.algorithms")
