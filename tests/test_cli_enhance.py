@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -178,6 +179,27 @@ print([name for name in ("torch", "scipy", "rich", "matplotlib") if name in sys.
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("request_", [signal.SIGINT, signal.SIGTERM])
+def test_when_it_is_stopped_nothing_half_written_is_left(folder, jobs, request_):
+    """Stopped as soon as files are being written, while there is work for much longer."""
+    model_of(components=100, layers=25, trained=4).save("big.safetensors")
+    for number in range(3):
+        put(folder / "in" / f"{number}.wav", np.tile(noise(160000), (60, 1)))
+    command = [sys.executable, "-m", "deepunfold", "enhance", "in", "-o", "out", "--jobs", jobs, "--model"]
+    process = subprocess.Popen([*command, "big.safetensors"], stderr=subprocess.PIPE)
+    while not list(folder.glob("out/.*.tmp")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    begin = time.perf_counter()
+    process.send_signal(request_)
+    assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 130
+    assert time.perf_counter() - begin < 10
+    assert list((folder / "out").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """``deepunfold enhance``: noisy files in, clean ones out."""
 
 import json
+import os
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from deepunfold.speech._batch import Report, Settings
     from deepunfold.speech._plan import Job
@@ -47,6 +51,7 @@ def enhance(
     Container, encoding, rate and channels stay as they are, and folders keep their tree. Inputs are never written
     over. The exit status is 1 if a file could not be enhanced; the others are done all the same.
     """
+    _one_thread()
     from deepunfold.speech._batch import Settings
     from deepunfold.speech._plan import STANDARD, plan
 
@@ -59,13 +64,37 @@ def enhance(
         raise FileNotFoundError(f"cannot write {report}: its folder does not exist")
     if report == STANDARD and any(STANDARD in job.outputs.values() for job in planned):
         raise typer.BadParameter("audio and report cannot both go to standard output")
-    reports = _with_progress(planned, settings, jobs, skip_existing)
+    with _stopping():
+        reports = _with_progress(planned, settings, jobs, skip_existing)
     if report is not None:
         text = json.dumps({"files": [each.as_dict() for each in reports]}, indent=2) + "\n"
         typer.echo(text, nl=False) if report == STANDARD else Path(report).write_text(text, encoding="utf-8")
     _tell(reports)
     if any(each.status == "failed" for each in reports):
         raise typer.Exit(1)
+
+
+def _one_thread() -> None:
+    """Have numpy, once it is imported, use one thread, unless the environment asks for more.
+
+    The matrices are small: threads gain little, and wait for each other where other programs run. `--jobs` gains more.
+    """
+    if "numpy" not in sys.modules and "OMP_NUM_THREADS" not in os.environ:
+        for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+            os.environ.setdefault(name, "1")
+
+
+@contextmanager
+def _stopping() -> "Iterator[None]":
+    """Have a request to end, as `kill` sends it, leave nothing half-written, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _with_progress(jobs: "Sequence[Job]", settings: "Settings", processes: int, skip: bool) -> "list[Report]":

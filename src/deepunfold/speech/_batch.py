@@ -4,6 +4,7 @@ A file of any length takes the same memory.
 """
 
 import os
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +12,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from deepunfold.speech._audio import AudioInfo, Signal, Writer, on_disk, open_audio, read_blocks, writer
 from deepunfold.speech._enhancer import Enhancer, _shares
@@ -183,6 +184,7 @@ _work: Callable[[Job], Report] | None = None
 
 def _start(settings: Settings, done: Any) -> None:
     global _work
+    _on_signals(signal.SIG_DFL)
     enhancer = settings.enhancer()
 
     def advance(seconds: float) -> None:
@@ -193,14 +195,33 @@ def _start(settings: Settings, done: Any) -> None:
 
 
 def _do(job: Job) -> Report:
+    """A job in a process of its own, which ends when it is told to, and leaves nothing behind."""
     assert _work is not None
-    return _work(job)
+    _on_signals(_stop)
+    try:
+        return _work(job)
+    except KeyboardInterrupt:
+        os._exit(1)
+    finally:
+        _on_signals(signal.SIG_DFL)
+
+
+def _on_signals(action: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, action)
+
+
+def _stop(*_: object) -> NoReturn:
+    """Once is enough: both signals can come."""
+    _on_signals(lambda *_: None)
+    raise KeyboardInterrupt
 
 
 def _in_processes(jobs: Sequence[Job], settings: Settings, count: int, progress: Progress | None) -> list[Report]:
     context = get_context("spawn")
     done = context.Value("d", 0.0)
     total = _total(jobs) if progress else 0.0
+    others = set(active_children())
     with _one_thread_each(), ProcessPoolExecutor(count, context, _start, (settings, done)) as pool:
         try:
             waiting = futures = [pool.submit(_do, job) for job in jobs]
@@ -210,6 +231,8 @@ def _in_processes(jobs: Sequence[Job], settings: Settings, count: int, progress:
                     progress(done.value, max(total, done.value))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.terminate()
             raise
     return [_report(job, future) for job, future in zip(jobs, futures, strict=True)]
 
