@@ -98,8 +98,8 @@ def products(given: Model) -> Callable[[Array], Array]:
     activations = np.ones(halves[0].shape[0], np.float32)
     pull, nothing = np.empty_like(activations), np.zeros(0, np.float32)
 
-    def process(chunk: Array) -> Array:
-        for _ in range(given.layers - given.trained + 1):
+    def process(_: Array) -> Array:
+        for _step in range(given.layers - given.trained + 1):
             for half, model in work:
                 np.dot(activations, half, out=model)
                 np.dot(half, model, out=pull)
