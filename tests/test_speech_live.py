@@ -27,8 +27,11 @@ class FakeError(Exception):
     pass
 
 
-def fake(signal, rate=16000, fails=None, status=None):
-    """A module like sounddevice; its one stream is in ``opened``, what has been played in ``played``."""
+def fake(signal, rate=16000, fails=None, status=None, only=None):
+    """A module like sounddevice; its one stream is in ``opened``, what has been played in ``played``.
+
+    ``only`` names what can have the device's own rate and no other.
+    """
     module = types.ModuleType("sounddevice")
     module.PortAudioError, module.opened, module.played = FakeError, [], []
 
@@ -57,7 +60,15 @@ def fake(signal, rate=16000, fails=None, status=None):
             raise ValueError("No input device matching 'none'")
         return {"default_samplerate": float(rate)} if kind else "0 a microphone"
 
+    def check(place):
+        def settings(device, channels, dtype, *, samplerate):
+            if place == only and samplerate != rate:
+                raise FakeError("Invalid sample rate")
+
+        return settings
+
     module.Stream, module.query_devices = Stream, query_devices
+    module.check_input_settings, module.check_output_settings = check("input"), check("output")
     return module
 
 
@@ -214,9 +225,14 @@ def program(monkeypatch, tmp_path):
     return call
 
 
+@pytest.mark.parametrize(("only", "expected"), [(None, 16000), ("input", 48000), ("output", 48000)])
+def test_the_rate_is_the_model_s_where_both_devices_have_it(only, expected):
+    assert _live.usable_rate(fake(noise(160), 48000, only=only), 16000) == expected
+
+
 def test_the_command_uses_the_microphone_s_rate_and_tells_counts(program, capsys):
     signal = noise(4410)
-    module = fake(signal, 44100)
+    module = fake(signal, 44100, only="output")
     assert program(module, "--microphone", "2", "--bypass") == 0
     error = capsys.readouterr().err
     assert "44100 Hz; the sound is" in error

@@ -17,7 +17,9 @@ def live(
     bypass: Annotated[bool, typer.Option("--bypass", help="Begin with the input as it is.")] = False,
     microphone: Annotated[str | None, typer.Option(help="Number of the device, or a part of its name.")] = None,
     loudspeaker: Annotated[str | None, typer.Option(help="Likewise.")] = None,
-    rate: Annotated[int | None, typer.Option(min=1000, help="Samples a second. Default: the microphone's.")] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1000, help="Samples a second. Default: the model's, or else the microphone's.")
+    ] = None,
     channels: Annotated[int, typer.Option(min=1, max=8, help="Of the microphone, and of the loudspeaker.")] = 1,
     block: Annotated[float, typer.Option(min=1, max=1000, help="Milliseconds that are taken at once.")] = 10.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so long.", metavar="S")] = None,
@@ -38,7 +40,7 @@ def live(
         return
     places = [int(each) if each and each.isdecimal() else each for each in (microphone, loudspeaker)]
     enhancer = Enhancer(None if model is None else Model.load(model), strength=strength)
-    chosen = rate or _live.default_rate(sounddevice, places[0])
+    chosen = rate or _live.usable_rate(sounddevice, enhancer.model.frontend.rate, channels, *places)
     running = _live.Live(enhancer, chosen, channels, bypass)
     delay = 1e3 * running.delay / chosen
     typer.echo(f"{chosen} Hz; the sound is {delay:.0f} ms late, and what the device adds", err=True)

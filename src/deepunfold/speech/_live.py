@@ -110,12 +110,24 @@ def device() -> Any:
     return extra("sounddevice", "live")
 
 
-def default_rate(sounddevice: Any, microphone: int | str | None = None) -> int:
-    """The rate that the microphone has of its own, in whole samples per second."""
+def usable_rate(
+    sounddevice: Any,
+    wanted: int,
+    channels: int = 1,
+    microphone: int | str | None = None,
+    loudspeaker: int | str | None = None,
+) -> int:
+    """The wanted rate where both devices have it, for resampling takes time; else the microphone's own."""
     try:
-        return round(float(sounddevice.query_devices(microphone, "input")["default_samplerate"]))
+        rate = round(float(sounddevice.query_devices(microphone, "input")["default_samplerate"]))
     except (sounddevice.PortAudioError, ValueError) as error:
         raise OSError(f"there is no such microphone: {error}; --list shows what there is") from error
+    try:
+        sounddevice.check_input_settings(microphone, channels, "float32", samplerate=wanted)
+        sounddevice.check_output_settings(loudspeaker, channels, "float32", samplerate=wanted)
+    except (sounddevice.PortAudioError, ValueError):
+        return rate
+    return wanted
 
 
 def run(
