@@ -5,6 +5,7 @@ import threading
 import time
 import types
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,48 +28,51 @@ class FakeError(Exception):
     pass
 
 
-def fake(signal, rate=16000, fails=None, status=None, only=None):
-    """A module like sounddevice; its one stream is in ``opened``, what has been played in ``played``.
+class FakeStream:
+    """Gives a callback the module's signal, block by block, in a thread of its own."""
+
+    def __init__(self, module, *, blocksize, callback, finished_callback, **others):
+        if module.fails:
+            raise FakeError(module.fails)
+        module.opened.append({"blocksize": blocksize, **others})
+        self.module, self.thread = module, threading.Thread(target=self.play, args=(blocksize, callback))
+        self.finished = finished_callback
+
+    def play(self, size, callback):
+        signal = self.module.signal
+        for number, start in enumerate(range(0, len(signal) - size + 1, size)):
+            heard = np.full((size, signal.shape[1]), np.nan, np.float32)
+            callback(signal[start : start + size], heard, size, object(), number in self.module.gaps)
+            self.module.played.append(heard)
+        self.finished()
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.thread.join()
+
+
+def fake(signal, rate=16000, fails=None, gaps=(), only=None):
+    """A module like sounddevice; settings of its streams are in ``opened``, what has been played in ``played``.
 
     ``only`` names what can have the device's own rate and no other.
     """
     module = types.ModuleType("sounddevice")
-    module.PortAudioError, module.opened, module.played = FakeError, [], []
-
-    class Stream:
-        def __init__(self, *, blocksize, callback, finished_callback, **others):
-            if fails:
-                raise FakeError(fails)
-            module.opened.append({"blocksize": blocksize, **others})
-            self.thread = threading.Thread(target=self.play, args=(blocksize, callback, finished_callback))
-
-        def play(self, size, callback, finished):
-            for number, start in enumerate(range(0, len(signal) - size + 1, size)):
-                heard = np.full((size, signal.shape[1]), np.nan, np.float32)
-                callback(signal[start : start + size], heard, size, object(), status(number) if status else 0)
-                module.played.append(heard)
-            finished()
-
-        def __enter__(self):
-            self.thread.start()
-
-        def __exit__(self, *_):
-            self.thread.join()
+    module.signal, module.fails, module.gaps, module.opened, module.played = signal, fails, gaps, [], []
 
     def query_devices(which=None, kind=None):
         if which == "none":
             raise ValueError("No input device matching 'none'")
         return {"default_samplerate": float(rate)} if kind else "0 a microphone"
 
-    def check(place):
-        def settings(device, channels, dtype, *, samplerate):
-            if place == only and samplerate != rate:
-                raise FakeError("Invalid sample rate")
+    def check(place, device, channels, dtype, *, samplerate):
+        if place == only and samplerate != rate:
+            raise FakeError("Invalid sample rate")
 
-        return settings
-
-    module.Stream, module.query_devices = Stream, query_devices
-    module.check_input_settings, module.check_output_settings = check("input"), check("output")
+    module.PortAudioError, module.query_devices = FakeError, query_devices
+    module.Stream = partial(FakeStream, module)
+    module.check_input_settings, module.check_output_settings = partial(check, "input"), partial(check, "output")
     return module
 
 
@@ -136,7 +140,7 @@ def test_missed_deadlines_and_gaps_are_counted(monkeypatch):
         return next_block(block)
 
     monkeypatch.setattr(live, "_next", delayed)
-    counts = run(live, fake(signal, status=lambda number: number in (0, 5, 9)), 0.02)
+    counts = run(live, fake(signal, gaps=(0, 5, 9)), 0.02)
     assert counts.blocks == 5
     assert counts.missed == 2
     assert counts.interrupted == 1
