@@ -16,7 +16,7 @@ from deepunfold.speech._frontend import Array, Frontend
 from deepunfold.speech._plan import Job
 
 NOISY = Path(__file__).with_name("data") / "noisy.flac"
-RANGE_DB = 70
+RANGE_DB = 55
 """What is so much below the loudest is drawn as silence."""
 
 
