@@ -109,7 +109,7 @@ def products(given: Model) -> Callable[[Array], Array]:
 
 
 def streaming(seconds: float) -> dict[str, Any]:
-    """Seconds of each chunk of one frame; how far streams are behind, and from files.
+    """Seconds of each chunk of one frame, and of the processor; how far streams are behind, and from files.
 
     The ways take turns of `TURN` chunks: after each chunk of one, the other would find the caches empty.
     """
@@ -121,9 +121,11 @@ def streaming(seconds: float) -> dict[str, Any]:
     calls = {**{name: stream.process for name, stream in streams.items()}, "its products alone": products(model())}
     times: dict[str, list[float]] = {name: [] for name in calls}
     parts: dict[str, list[Array]] = {name: [] for name in calls}
+    processor = dict.fromkeys(calls, 0.0)
     out = behind = 0
     for turn in range(0, len(signal), TURN * HOP):
         for name, process in calls.items():
+            worked = time.process_time()
             for start in range(turn, min(turn + TURN * HOP, len(signal)), HOP):
                 begun = time.perf_counter()
                 parts[name].append(process(signal[start : start + HOP]))
@@ -131,10 +133,12 @@ def streaming(seconds: float) -> dict[str, Any]:
                 if name == "deepunfold":
                     out += len(parts[name][-1])
                     behind = max(behind, min(start + HOP, len(signal)) - out)
+            processor[name] += time.process_time() - worked
     outputs = {name: np.concatenate([*parts[name], streams[name].flush()]) for name in ways}
     ours, whole = outputs["deepunfold"], ways["deepunfold"].enhance(signal, RATE)
     return {
         "factor": {name: sum(each) / seconds for name, each in times.items()},
+        "processor": {name: each / seconds for name, each in processor.items()},
         "chunk": {name: np.percentile(each, [50, 99, 100]).tolist() for name, each in times.items()},
         "latency": streams["deepunfold"].latency,
         "behind": behind,

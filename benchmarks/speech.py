@@ -71,10 +71,11 @@ def show_streams(rounds: Sequence[dict[str, Any]]) -> None:
     for way in rounds[0]["factor"]:
         factor = least_and_median([each["factor"][way] for each in rounds])
         chunks = [1e3 * statistics.median(each["chunk"][way][place] for each in rounds) for place in range(3)]
-        rows.append([way, *(f"{each:.4f}" for each in factor), *(f"{each:.2f}" for each in chunks)])
+        worked = statistics.median(each["processor"][way] for each in rounds)
+        rows.append([way, *(f"{each:.4f}" for each in (*factor, worked)), *(f"{each:.2f}" for each in chunks)])
     show(
         f"Streaming in chunks of one frame, {HOP} samples: real-time factor, milliseconds (medians of runs)",
-        ["", "least", "median", "p50", "p99", "most"],
+        ["", "least", "median", "processor alone", "p50", "p99", "most"],
         rows,
     )
     first = rounds[0]
