@@ -21,7 +21,7 @@ def explain(
     """Show what the network did with a recording: a page to look at and to listen to, or a picture.
 
     Spectrograms, the mask, the estimate after each layer, which bases fired and when, and how they sound. Needs
-    matplotlib: pip install 'deepunfold[plot]'.
+    matplotlib, which the extra plot brings.
     """
     from deepunfold.speech._explain import explain_file
     from deepunfold.speech._explain_page import check, write

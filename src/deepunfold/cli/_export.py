@@ -15,8 +15,8 @@ def export(
     """Write a model as an ONNX graph that takes one frame at a time.
 
     Its inputs are the magnitudes of a frame (channels, F) and those of the frames before it (channels, T-1, F), zeros
-    at first; its outputs are the masks of the sources and the frames to give it the next time. Needs onnx:
-    pip install 'deepunfold[onnx]'.
+    at first; its outputs are the masks of the sources and the frames to give it the next time. Needs onnx,
+    which the extra onnx brings.
     """
     from deepunfold.speech._enhancer import Enhancer
     from deepunfold.speech._export import export as write

@@ -28,7 +28,7 @@ def live(
     """Enhance what the microphone hears and play it: use headphones, or it will howl.
 
     Enter switches the bypass on and off, q and Enter ends. Blocks that took longer than they last are counted as missed
-    deadlines. Needs sounddevice: pip install 'deepunfold[live]'.
+    deadlines. Needs sounddevice, which the extra live brings.
     """
     from deepunfold.speech import _live
     from deepunfold.speech._enhancer import Enhancer
