@@ -1,4 +1,4 @@
-"""What `benchmarks.speech` measures, as data, each in a process of its own that has one core.
+"""What `benchmarks.speech` measures, as data, each in a process of its own that has one thread.
 
 python -m benchmarks._speech_measures streaming 10
 """
@@ -28,7 +28,7 @@ ONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 def alone(name: str, *settings: float) -> Any:
-    """What a function of this module gives, run with one thread on one core."""
+    """What a function of this module gives, run with one thread."""
     command = [sys.executable, "-m", "benchmarks._speech_measures", name, *map(str, settings)]
     done = subprocess.run(command, env={**os.environ, **ONE}, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
@@ -156,16 +156,17 @@ def lag(late: Array, early: Array) -> int:
     return place - size if place > size // 2 else place
 
 
-def offline(seconds: float, repeats: float) -> dict[str, list[float]]:
-    """Real-time factors of whole signals, taken in turn."""
+def offline(seconds: float, repeats: float) -> dict[str, dict[str, list[float]]]:
+    """Real-time factors of whole signals, taken in turn, and the same by the processor's time."""
     signal, ways = recording(seconds), enhancers()
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, dict[str, list[float]]] = {name: {"clock": [], "processor": []} for name in ways}
     for number in range(-1, int(repeats)):
         for name, each in ways.items():
-            begun = time.perf_counter()
+            begun, worked = time.perf_counter(), time.process_time()
             each.enhance(signal, RATE)
             if number >= 0:
-                found[name].append((time.perf_counter() - begun) / seconds)
+                found[name]["clock"].append((time.perf_counter() - begun) / seconds)
+                found[name]["processor"].append((time.process_time() - worked) / seconds)
     return found
 
 
@@ -222,6 +223,4 @@ MEASURES: dict[str, Callable[..., Any]] = {
 }
 
 if __name__ == "__main__":
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     print(json.dumps(MEASURES[sys.argv[1]](*map(float, sys.argv[2:]))))
