@@ -23,6 +23,7 @@ bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.unfold
 	$(BIN)/python -m benchmarks.nmf
 	$(BIN)/python -m benchmarks.mrf
+	$(BIN)/python -m benchmarks.speech
 
 docs: .venv/ready-dev
 	$(BIN)/python -m pytest -q tests/test_docs.py

@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from deepunfold.speech._batch import Report, Settings, enhance_files
     from deepunfold.speech._corpus import Clips, Item, chime2, paired, single
     from deepunfold.speech._enhancer import Enhancer, Stream
+    from deepunfold.speech._explain import Explanation, explain, explain_file
+    from deepunfold.speech._export import export
     from deepunfold.speech._frontend import Frontend
     from deepunfold.speech._inference import Separator
+    from deepunfold.speech._live import Live
     from deepunfold.speech._metrics import pesq, sdr, si_sdr, stoi
     from deepunfold.speech._mixing import Mixer, Mixture
     from deepunfold.speech._model import Model
@@ -23,8 +26,11 @@ _PLACES = {
     "_batch": ("Report", "Settings", "enhance_files"),
     "_corpus": ("Clips", "Item", "chime2", "paired", "single"),
     "_enhancer": ("Enhancer", "Stream"),
+    "_explain": ("Explanation", "explain", "explain_file"),
+    "_export": ("export",),
     "_frontend": ("Frontend",),
     "_inference": ("Separator",),
+    "_live": ("Live",),
     "_metrics": ("pesq", "sdr", "si_sdr", "stoi"),
     "_mixing": ("Mixer", "Mixture"),
     "_model": ("Model",),
@@ -36,9 +42,11 @@ __all__ = [
     "AudioInfo",
     "Clips",
     "Enhancer",
+    "Explanation",
     "Frontend",
     "Item",
     "Job",
+    "Live",
     "Mixer",
     "Mixture",
     "Model",
@@ -48,6 +56,9 @@ __all__ = [
     "Stream",
     "chime2",
     "enhance_files",
+    "explain",
+    "explain_file",
+    "export",
     "open_audio",
     "paired",
     "pesq",
