@@ -24,7 +24,7 @@ def adapted(
     """A model whose source ``name``, the last unless told, sounds as the recordings in files and folders do.
 
     The columns of the context basis are learnt by sparse NMF. It starts from the present ones, so that each column
-    becomes what is most like it. In each trained basis, a column changes as its last rows have changed.
+    becomes what is most like it. The trained bases take its last rows, at the level that training gave to those before.
     """
     names = list(model.sources)
     name = names[-1] if name is None else name

@@ -91,6 +91,17 @@ def spectra(mixture: Mixture, frontend: Frontend) -> Spectra:
     return Spectra(frontend.analyse(mixture.mixture), frontend.analyse(mixture.sources.T).swapaxes(0, 1))
 
 
+def levelled(found: Spectra) -> Spectra:
+    """The same, divided by the root of the RMS of all that is not the target.
+
+    What a model does scales with the mixture. The squared error would mostly be that of the mixtures with the most
+    noise, while SDR, a logarithm, counts all alike; this is half of the way.
+    """
+    level = np.sqrt(np.mean(np.abs(found.sources[:, 1:].sum(1)) ** 2))
+    scale = level**-0.5 if level > 0 else level
+    return Spectra(found.mixture * scale, found.sources * scale)
+
+
 def targets(found: Spectra, kind: str) -> Array:
     """What the outputs should be, non-negative: magnitudes, or what of them is in phase with the mixture."""
     if kind == "magnitude":

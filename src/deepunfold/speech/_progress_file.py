@@ -18,14 +18,16 @@ class State:
     """Of a training that may not have begun.
 
     ``bases`` are those of the sources that are learnt, ``fitting`` the basis and the activations of the one that is
-    being learnt after ``steps`` steps; ``bases_trained`` and ``best`` those of the last layers after ``updates``
-    updates, and those that were best on the development set; ``history`` holds (updates, SDR in dB).
+    being learnt after ``steps`` steps; ``trained`` and ``mean`` those of the last layers after ``updates`` updates and
+    their running mean, and ``best`` the mean that was best on the development set; ``history`` holds (updates, SDR in
+    dB).
     """
 
     bases: dict[str, Tensor] = field(default_factory=dict)
     fitting: dict[str, Tensor] = field(default_factory=dict)
     steps: int = 0
     trained: dict[str, Tensor] = field(default_factory=dict)
+    mean: dict[str, Tensor] = field(default_factory=dict)
     best: dict[str, Tensor] = field(default_factory=dict)
     updates: int = 0
     history: list[tuple[int, float]] = field(default_factory=list)
@@ -36,7 +38,7 @@ class State:
         return max((score for _, score in self.history), default=float("-inf"))
 
 
-_GROUPS = ("bases", "fitting", "trained", "best")
+_GROUPS = ("bases", "fitting", "trained", "mean", "best")
 
 
 def store(path: Path, state: State, settings: Mapping[str, Any]) -> None:

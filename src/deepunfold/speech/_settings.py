@@ -34,7 +34,7 @@ class Settings:
         mixtures: how many of them in each round.
         batches: how many updates one pass through the mixtures of a round makes.
         passes: how often the mixtures of a round are gone through.
-        exponent: of the multiplicative updates.
+        exponent: of the first multiplicative update; it falls evenly towards zero at the last.
         held_out: the share of the files that is set aside to choose the best update on.
         dev_mixtures: how many mixtures that is done on, at most.
         seed: of all that is drawn.
@@ -56,10 +56,10 @@ class Settings:
     seconds: float = 5.0
     basis_frames: int = 25000
     basis_steps: int = 60
-    rounds: int = 3
-    mixtures: int = 90
-    batches: int = 3
-    passes: int = 10
+    rounds: int = 12
+    mixtures: int = 60
+    batches: int = 2
+    passes: int = 3
     exponent: float = 0.7
     held_out: float = 0.1
     dev_mixtures: int = 48

@@ -1,6 +1,7 @@
 """Training of a model: bases of the sources, then the last layers by multiplicative back-propagation (Section 5.4)."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +14,18 @@ from deepunfold.nmf import MultiplicativeUpdate, deep_nmf, sum_over_processes
 from deepunfold.speech._bases import frames_of, learn
 from deepunfold.speech._frontend import Array
 from deepunfold.speech._last_layers import LastLayersLoss, activations_of, outputs
-from deepunfold.speech._material import Material, dev_pairs, material, spectra, targets
+from deepunfold.speech._material import Material, dev_pairs, levelled, material, spectra, targets
 from deepunfold.speech._metrics import sdr
 from deepunfold.speech._model import Model
 from deepunfold.speech._processes import Processes, processes
 from deepunfold.speech._progress_file import State, resume, store
 from deepunfold.speech._settings import Settings
+
+EVERY = 5
+"""Updates between two looks at the development set."""
+
+WINDOW = 15
+"""How many updates the mean of the parameters reaches back."""
 
 Report = Callable[[str, int, int], object]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -71,9 +78,7 @@ class _Training:
                 self.learn_basis(number, name)
         net = self.network()
         self.train_last(net)
-        with torch.no_grad():
-            for key, parameter in trained_of(net).items():
-                parameter.copy_(self.state.best[key])
+        put(net, self.state.best)
         model = Model.from_network(net, self.settings.frontend, list(self.settings.sources), self.record())
         if self.group.first:
             model.save(self.output, half=self.settings.half)
@@ -112,16 +117,14 @@ class _Training:
         net = deep_nmf(
             bases, settings.layers, settings.train_last, context=settings.context, sparsity=settings.sparsity
         )
-        with torch.no_grad():
-            for key, parameter in trained_of(net).items():
-                if key in self.state.trained:
-                    parameter.copy_(self.state.trained[key])
+        if self.state.trained:
+            put(net, self.state.trained)
         return net
 
     # -- the last layers ---------------------------------------------------------------------------------------------
 
     def train_last(self, net: Unfolded) -> None:
-        """Multiplicative updates, each on a batch of a round's mixtures; after each pass the development set."""
+        """Multiplicative updates, each on a batch of a round's mixtures; after some of them the development set."""
         settings, state = self.settings, self.state
         parameters = trained_of(net)
         per_round = settings.passes * settings.batches
@@ -130,6 +133,7 @@ class _Training:
         if not state.history:
             self.score(net, dev)
         loss = LastLayersLoss(weights=[1.0] + [0.0] * (len(settings.sources) - 1))
+        averaged = copy.deepcopy(net)
         optimizer = MultiplicativeUpdate(parameters.values(), settings.exponent) if parameters else None
         pools: list[Pool] = []
         while optimizer is not None and state.updates < total:
@@ -137,17 +141,27 @@ class _Training:
             if not pools or place == 0:
                 pools = [self.pool(net, now, batch) for batch in range(settings.batches)]
             pool = pools[place % settings.batches]
+            for each in optimizer.param_groups:  # smaller steps average over more of the mixtures
+                each["exponent"] = settings.exponent * (1 - state.updates / total)
             optimizer.zero_grad()
             loss(net, (pool.mixture, pool.activations), pool.target).backward()
             if self.group.number > 1:
                 sum_over_processes(parameters.values())
             optimizer.step()
             state.updates += 1
-            state.trained = {key: parameter.detach().clone() for key, parameter in parameters.items()}
-            if state.updates % settings.batches == 0:
-                self.score(net, dev)
+            self.average(parameters)
+            if state.updates % EVERY == 0 or state.updates == total:
+                put(averaged, state.mean)
+                self.score(averaged, dev)
             self.keep()
             self.report(self.standing(), state.updates, total)
+
+    def average(self, parameters: dict[str, torch.nn.Parameter]) -> None:
+        """Note the parameters, and their mean over all updates or so many: what single batches do evens out in it."""
+        state = self.state
+        state.trained = {key: each.detach().clone() for key, each in parameters.items()}
+        share = max(1 / state.updates, 1 / WINDOW)
+        state.mean = {key: torch.lerp(state.mean.get(key, each), each, share) for key, each in state.trained.items()}
 
     def standing(self) -> str:
         """The development SDR in words."""
@@ -175,7 +189,9 @@ class _Training:
         """A batch of the mixtures of a round: this process's share of it."""
         settings, front = self.settings, self.settings.frontend
         indices = range(settings.mixtures)[batch :: settings.batches][self.group.rank :: self.group.number]
-        found = [spectra(self.material.training.draw((settings.seed, 4, now, index)), front) for index in indices]
+        found = [
+            levelled(spectra(self.material.training.draw((settings.seed, 4, now, index)), front)) for index in indices
+        ]
         if not found:
             raise ValueError(
                 f"mixtures={settings.mixtures} in batches={settings.batches} are too few for {self.group.number} "
@@ -224,3 +240,10 @@ class _Training:
 def trained_of(net: Unfolded) -> dict[str, torch.nn.Parameter]:
     """The parameters that are trained, by name."""
     return {name: each for name, each in net.named_parameters() if each.requires_grad}
+
+
+@torch.no_grad()
+def put(net: Unfolded, values: Mapping[str, Tensor]) -> None:
+    """Give the parameters that are trained these values."""
+    for key, parameter in trained_of(net).items():
+        parameter.copy_(values[key])
