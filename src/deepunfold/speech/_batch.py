@@ -21,6 +21,7 @@ from deepunfold.speech._enhancer import Enhancer, _shares
 from deepunfold.speech._flow import Flow
 from deepunfold.speech._inference import BLOCK
 from deepunfold.speech._plan import STANDARD, Job
+from deepunfold.speech._workers import one_thread_each
 
 Progress = Callable[[float, float], None]
 """Called with how many seconds of audio are done, and how many there are."""
@@ -222,7 +223,7 @@ def _in_processes(jobs: Sequence[Job], settings: Settings, count: int, progress:
     done = context.Value("d", 0.0)
     total = _total(jobs) if progress else 0.0
     others = set(active_children())
-    with _one_thread_each(), ProcessPoolExecutor(count, context, _start, (settings, done)) as pool:
+    with one_thread_each(), ProcessPoolExecutor(count, context, _start, (settings, done)) as pool:
         try:
             waiting = futures = [pool.submit(_do, job) for job in jobs]
             while waiting:
@@ -243,15 +244,3 @@ def _report(job: Job, future: Future[Report]) -> Report:
     except BrokenProcessPool:
         reason = "its process ended before the work was done; is there enough memory? Try fewer jobs"
         return Report(job.source, job.outputs, "failed", error=f"{job.source}: {reason}")
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started in here do their linear algebra in one thread, as there are several of them."""
-    names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]

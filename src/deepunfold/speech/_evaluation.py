@@ -11,11 +11,9 @@ differ in, and what is done about it:
   averaged to one (``mono``).
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,6 +23,7 @@ import numpy as np
 
 from deepunfold.speech._audio import Signal, read, resample
 from deepunfold.speech._metrics import NEEDS, available, check_metrics, delay, score
+from deepunfold.speech._workers import one_thread_each
 
 SLACK = 0.1
 """By how many seconds a reference and an estimate may differ in length: codecs and frames pad and cut by less."""
@@ -213,7 +212,7 @@ def _map(scorer: _Scorer, cases: Sequence[Case], jobs: int) -> Iterator[FileScor
         yield from map(scorer, cases)
         return
     with (
-        _one_thread_each(),
+        one_thread_each(),
         ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start, initargs=(scorer,)) as pool,
     ):
         try:
@@ -222,15 +221,3 @@ def _map(scorer: _Scorer, cases: Sequence[Case], jobs: int) -> Iterator[FileScor
             raise ChildProcessError("a process ended before its work was done; try again with fewer jobs") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started in here do their linear algebra in one thread, as there are several of them."""
-    names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]
