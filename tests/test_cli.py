@@ -34,7 +34,8 @@ def test_version_and_help(monkeypatch, capsys):
     assert run(monkeypatch, capsys, "--version")[:2] == (0, f"deepunfold {deepunfold.__version__}\n")
     status, out, _ = run(monkeypatch, capsys, "--help")
     assert status == 0
-    assert "info" in out
+    for command in ("enhance", "train", "adapt", "evaluate", "mix", "explain", "live", "export", "info"):
+        assert f" {command} " in out
 
 
 def test_info_shows_layers_and_notes(monkeypatch, capsys, saved):

@@ -1,7 +1,6 @@
 """The program ``deepunfold``: its options, and how errors reach the user."""
 
 import importlib
-import importlib.util
 from typing import Annotated
 
 import typer
@@ -18,8 +17,7 @@ app = typer.Typer(
 COMMANDS = ("enhance", "train", "adapt", "evaluate", "mix", "explain", "live", "export", "info")
 """In the order of the help; each is a function of its name in a module of its name."""
 for _name in COMMANDS:
-    if importlib.util.find_spec(f"deepunfold.cli._{_name}"):
-        app.command(_name)(getattr(importlib.import_module(f"deepunfold.cli._{_name}"), _name))
+    app.command(_name)(getattr(importlib.import_module(f"deepunfold.cli._{_name}"), _name))
 
 
 def _version(wanted: bool) -> None:
