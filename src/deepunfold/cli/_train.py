@@ -1,5 +1,6 @@
 """``deepunfold train``: a model from folders of one's own."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,8 @@ def train(
     with _shown() as report:
         model = _training.train(settings, output, report)
     scores = model.record["scores"]
+    if os.environ.get("RANK", "0") != "0":  # one of several processes says it
+        return
     typer.echo(
         f"{output}: {model}\ndevelopment SDR {scores['model']:.2f} dB; with sparse NMF alone {scores['sparse NMF']:.2f}"
     )
