@@ -97,11 +97,9 @@ class PairwiseMRF(nn.Module):
         observation = x[0] if isinstance(x, tuple) else x
         if self.evidence is None:
             _check("fields", observation, (len(observation), graph.nodes, graph.states))
-        elif callable(check := getattr(self.evidence, "check", None)):
-            check(observation)
         if isinstance(x, tuple):
             _check("pairwise", x[1], (len(observation), len(graph.edges), graph.states, graph.states))
-        impossible = (self.fields(x) == -torch.inf).all(-1)
+        impossible = (self.fields(x) == -torch.inf).all(-1)  # evidence checks what it is given
         if bool(impossible.any()):
             sample, node = impossible.nonzero()[0].tolist()
             raise ValueError(f"sample {sample} leaves node {node} no state that is possible")
