@@ -5,18 +5,14 @@ from typing import Annotated
 
 import typer
 
+from deepunfold.cli._options import Noise, Source, Speech
+
 
 def mix(
     output: Annotated[Path, typer.Option("--output", "-o", help="The new folder.", metavar="DIR")],
-    speech: Annotated[list[Path] | None, typer.Option(help="Clean speech; can be repeated.", metavar="DIR")] = None,
-    noise: Annotated[
-        list[Path] | None,
-        typer.Option(help="Noise, in folders bed and event or not; can be repeated.", metavar="DIR"),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(help="Any sources; without --speech the first is the target.", metavar="NAME=DIR"),
-    ] = None,
+    speech: Speech = None,
+    noise: Noise = None,
+    source: Source = None,
     rooms: Annotated[Path | None, typer.Option(help="Impulse responses for the target.", metavar="DIR")] = None,
     snr: Annotated[
         list[float] | None, typer.Option(help="Can be repeated. Default: -6, -3, ... 9.", metavar="DB")

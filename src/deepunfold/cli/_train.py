@@ -8,18 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from deepunfold.cli._options import Noise, Source, Speech
+
 
 def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="The model.", metavar="FILE")],
-    speech: Annotated[list[Path] | None, typer.Option(help="Clean speech; can be repeated.", metavar="DIR")] = None,
-    noise: Annotated[
-        list[Path] | None,
-        typer.Option(help="Noise, in folders bed and event or not; can be repeated.", metavar="DIR"),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(help="Any sources; without --speech the first is the target.", metavar="NAME=DIR"),
-    ] = None,
+    speech: Speech = None,
+    noise: Noise = None,
+    source: Source = None,
     rooms: Annotated[
         list[Path] | None, typer.Option(help="Impulse responses for the target; can be repeated.", metavar="DIR")
     ] = None,
